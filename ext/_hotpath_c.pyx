@@ -1,0 +1,910 @@
+# cython: language_level=3, embedsignature=True, embedsignature.format=clinic, binding=False
+# cython: freethreading_compatible=False
+"""The compiled twin of the hot path. `src/levada/_hotpath_py.py` is the reference: read that one to learn the rules.
+
+Both give equal results, raise equal errors and keep equal state; `tests/test_parity.py` holds them to it. A rule
+changed there is changed here in the same commit.
+
+How this file keeps memory safe:
+- `chunk` is exact `bytes`, held by the caller for the whole call, so pointers into it stay good.
+- No Python code of anybody else runs between the first and the last use of such a pointer: no callbacks, no hooks, and
+  types are checked before.
+- A `Buffer` is written only through `buffer_append`, which grows it first.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+import codecs
+import json
+
+from levada._wire import Comment, Remainder, Stray
+from levada.errors import EventTooLarge, MalformedPayload, UsageError
+
+ctypedef const unsigned char* Bytes
+
+cdef Py_ssize_t DEFAULT_LIMIT = 64 * 1024 * 1024
+cdef Py_ssize_t LARGEST_LIMIT = 0x7FFFFFFFFFFFFFFF
+cdef Py_ssize_t MAX_RETRY_DIGITS = 10_000
+cdef Py_ssize_t INT_DIGITS = 4_000
+cdef str MESSAGE = "message"
+cdef str USE_FEED_TEXT = "; use feed_text for text"
+
+cdef enum:
+    LF = 10
+    CR = 13
+    SPACE = 32
+    COLON = 58
+
+# What an open line will be, known as early as its first bytes allow.
+cdef enum Kind:
+    UNDECIDED
+    DATA
+    EVENT
+    ID
+    RETRY
+    COMMENT
+    STRAY
+
+
+cdef bytes as_bytes(object chunk, str method, str hint):
+    """Return `chunk` as exact bytes. Anything but exact bytes is copied, so that nobody can change it under us."""
+    if type(chunk) is bytes:
+        return <bytes>chunk
+    if isinstance(chunk, (bytes, bytearray, memoryview)):
+        return memoryview(chunk).tobytes()
+    raise TypeError(f"{method}() takes bytes, bytearray or memoryview, not {type(chunk).__name__}{hint}")
+
+
+cdef Py_ssize_t checked_limit(object value, str option) except -1:
+    if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+    return value
+
+
+cdef object to_int(bytes digits):
+    """Return the exact value of up to MAX_RETRY_DIGITS ASCII digits, in pieces that int() accepts."""
+    cdef object value = 0
+    cdef object size  # a Python int: a C one would make 10 ** size a double
+    cdef Py_ssize_t start
+    for start in range(0, len(digits), INT_DIGITS):
+        piece = digits[start:start + INT_DIGITS]
+        size = len(piece)
+        value = value * 10**size + int(piece)
+    return value
+
+
+cdef inline str to_text(Bytes begin, Py_ssize_t size):
+    return PyUnicode_DecodeUTF8(<const char*>begin, size, "replace")
+
+
+# A growing buffer of bytes that its owner frees.
+cdef struct Buffer:
+    unsigned char* begin
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+cdef int buffer_append(Buffer* buffer, Bytes begin, Py_ssize_t size) except -1:
+    """Append. Grows by half, so that appending stays linear in all; `begin` must not point into the buffer."""
+    cdef Py_ssize_t room
+    cdef unsigned char* grown
+    if buffer.size + size > buffer.room:
+        room = buffer.size + size
+        room += room >> 1
+        if room < 256:
+            room = 256
+        grown = <unsigned char*>PyMem_Realloc(buffer.begin, room)
+        if grown is NULL:
+            raise MemoryError()
+        buffer.begin = grown
+        buffer.room = room
+    memcpy(buffer.begin + buffer.size, begin, size)
+    buffer.size += size
+    return 0
+
+
+cdef inline void buffer_clear(Buffer* buffer) noexcept:
+    """Empty. A large buffer is given back, so that an idle parser stays small."""
+    buffer.size = 0
+    if buffer.room > 1024:
+        PyMem_Free(buffer.begin)
+        buffer.begin = NULL
+        buffer.room = 0
+
+
+cdef inline void buffer_free(Buffer* buffer) noexcept:
+    PyMem_Free(buffer.begin)
+    buffer.begin = NULL
+    buffer.size = buffer.room = 0
+
+
+cdef class Utf8Decoder:
+    """Utf8Decoder(errors='replace')
+    --
+
+    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+
+    `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
+    decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
+    """
+
+    cdef str _errors
+    cdef bytes _pending
+    cdef tuple _spent
+
+    def __init__(self, errors="replace"):
+        if errors != "replace" and errors != "strict":
+            raise UsageError(f"errors must be 'replace' or 'strict', not {errors!r:.100}")
+        self._errors = errors
+        self._pending = b""
+        self._spent = None
+
+    @property
+    def pending(self):
+        """The 0 to 3 bytes of a character whose rest has not come."""
+        return self._pending
+
+    def decode(self, chunk, final=False):
+        """Return the text that `chunk` completes; with `final`, also what is left, as malformed.
+
+        Raises UnicodeDecodeError under errors="strict", TypeError for anything but bytes, bytearray, memoryview.
+        """
+        cdef bytes data = as_bytes(chunk, "decode", "")
+        cdef bint last = bool(final)
+        if self._spent is not None:
+            raise UnicodeDecodeError(*self._spent)
+        if self._pending:
+            data = self._pending + data
+        try:
+            text, used = codecs.utf_8_decode(data, self._errors, last)
+        except UnicodeDecodeError as error:
+            self._spent, self._pending = error.args, b""
+            raise
+        self._pending = data[used:]
+        return text
+
+    def reset(self):
+        """Forget everything, an error too: the next chunk begins a new stream."""
+        self._pending, self._spent = b"", None
+
+
+@cython.final
+@cython.no_gc
+cdef class Event:
+    """Event(event='message', data='', id='', retry=None)
+    --
+
+    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+
+    Equal by value on both backends, hashable, picklable, and not to be changed.
+    """
+
+    # no_gc: str and int cannot be part of a cycle
+    cdef readonly str event
+    cdef readonly str data
+    cdef readonly str id
+    cdef readonly object retry
+
+    def __init__(self, event="message", data="", id="", retry=None):
+        for name, value in (("event", event), ("data", data), ("id", id)):
+            if type(value) is not str:
+                raise TypeError(f"{name} must be str, not {type(value).__name__}")
+        if retry is not None and type(retry) is not int:
+            raise TypeError(f"retry must be int or None, not {type(retry).__name__}")
+        self.event = event
+        self.data = data
+        self.id = id
+        self.retry = retry
+
+    def json(self):
+        """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
+        return json.loads(self.data)
+
+    def __eq__(self, other):
+        if type(other) is not Event:
+            return NotImplemented
+        cdef Event that = <Event>other
+        return (
+            self.data == that.data and self.event == that.event and self.id == that.id and self.retry == that.retry
+        )
+
+    def __hash__(self):
+        return hash((self.event, self.data, self.id, self.retry))
+
+    def __repr__(self):
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+
+    def __reduce__(self):
+        from levada._hotpath_py import _event_from_pickle
+
+        return _event_from_pickle, (self.event, self.data, self.id, self.retry)
+
+
+cdef inline Kind kind_of(Bytes line, Py_ssize_t size) noexcept:
+    """Say what a complete, non-empty line is."""
+    cdef unsigned char first = line[0]
+    if first == 100:  # d
+        if size >= 4 and memcmp(line, b"data", 4) == 0 and (size == 4 or line[4] == COLON):
+            return DATA
+    elif first == 101:  # e
+        if size >= 5 and memcmp(line, b"event", 5) == 0 and (size == 5 or line[5] == COLON):
+            return EVENT
+    elif first == 105:  # i
+        if size >= 2 and line[1] == 100 and (size == 2 or line[2] == COLON):
+            return ID
+    elif first == COLON:
+        return COMMENT
+    elif first == 114:  # r
+        if size >= 5 and memcmp(line, b"retry", 5) == 0 and (size == 5 or line[5] == COLON):
+            return RETRY
+    return STRAY
+
+
+cdef Kind kind_of_beginning(Bytes line, Py_ssize_t size) noexcept:
+    """Say what a line will be of which only this non-empty beginning has come."""
+    if size <= 5 and (
+        (size <= 4 and memcmp(line, b"data", size) == 0)
+        or memcmp(line, b"event", size) == 0
+        or (size <= 2 and memcmp(line, b"id", size) == 0)
+        or memcmp(line, b"retry", size) == 0
+    ):
+        return UNDECIDED
+    return kind_of(line, size)
+
+
+cdef inline Py_ssize_t value_start(Bytes line, Py_ssize_t size, Py_ssize_t name_size) noexcept:
+    """Return where the value of a field line begins; `size` where it has no colon."""
+    if size == name_size:
+        return size
+    if size > name_size + 1 and line[name_size + 1] == SPACE:
+        return name_size + 2
+    return name_size + 1
+
+
+cdef inline Py_ssize_t name_size_of(Kind kind) noexcept:
+    return 4 if kind == DATA else 2 if kind == ID else 5
+
+
+cdef Py_ssize_t fault(Bytes line, Py_ssize_t size, Kind kind) noexcept:
+    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not."""
+    cdef Py_ssize_t start, index
+    cdef const void* nul
+    if kind == ID:
+        nul = memchr(line, 0, size)
+        return -1 if nul is NULL else <Bytes>nul - line
+    if kind == RETRY and size > 5:
+        start = value_start(line, size, 5)
+        for index in range(start, size):
+            if index - start >= MAX_RETRY_DIGITS or not 48 <= line[index] <= 57:
+                return index
+    return -1
+
+
+cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
+    """Say whether a complete line belongs to the open block: a known field with a value that counts."""
+    if kind == DATA or kind == EVENT:
+        return True
+    if kind == COMMENT or kind == STRAY:
+        return False
+    if kind == RETRY and value_start(line, size, 5) == size:
+        return False
+    return fault(line, size, kind) < 0
+
+
+# A field line of the open block that came in this chunk, not yet copied. At most this many wait; then all are held.
+cdef enum:
+    WAITING = 4
+
+
+cdef struct Line:
+    Bytes begin
+    Py_ssize_t size
+    Kind kind
+
+
+cdef class EventParser:
+    """EventParser(*, max_event_bytes=67108864, last_event_id='')
+    --
+
+    An event stream, cut anywhere, to events. One parser belongs to one stream.
+
+    `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
+    its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
+    Source: WHATWG HTML, 9.2.5 and 9.2.6, read 2026-11-30.
+    """
+
+    cdef Py_ssize_t _limit
+    cdef str _last_event_id
+    cdef object _retry
+    cdef Py_ssize_t _ignored_lines
+    # where we are
+    cdef Py_ssize_t _offset  # bytes of the stream before this chunk
+    cdef int _bom  # how many bytes of a byte order mark have come; -1 once that is decided
+    cdef bint _skip_lf  # the last chunk ended in CR: an LF that comes first belongs to it
+    cdef tuple _spent
+    cdef object _closed
+    # the open line
+    cdef Buffer _line
+    cdef Py_ssize_t _line_size  # of what came of it, also of what is not held
+    cdef Py_ssize_t _line_begun  # in bytes of the stream
+    cdef Kind _kind
+    cdef bint _dropping  # its end is awaited, its bytes are not held
+    # the open block
+    cdef Buffer _held  # its field lines from former chunks, joined by LF
+    cdef Py_ssize_t _values  # the bytes of their values, and one for each line's end
+    cdef Py_ssize_t _begun  # where its first field line began, in bytes of the stream; -1: not begun
+    cdef object _retry_of_block
+    cdef Line _waiting[WAITING]  # its field lines of this chunk
+    cdef int _waiting_lines
+    # the event type last read, so that a stream of few types makes few strings
+    cdef str _type
+    cdef unsigned char _type_bytes[32]
+    cdef Py_ssize_t _type_size
+
+    def __cinit__(self):
+        self._line.begin = self._held.begin = NULL
+        self._line.size = self._line.room = self._held.size = self._held.room = 0
+
+    def __init__(self, *, max_event_bytes=DEFAULT_LIMIT, last_event_id=""):
+        self._limit = checked_limit(max_event_bytes, "max_event_bytes")
+        if type(last_event_id) is not str:
+            raise TypeError(f"last_event_id must be str, not {type(last_event_id).__name__}")
+        buffer_free(&self._line)
+        buffer_free(&self._held)
+        self._last_event_id = last_event_id
+        self._retry = self._retry_of_block = None
+        self._ignored_lines = 0
+        self._offset = 0
+        self._bom = 0
+        self._skip_lf = False
+        self._spent = self._closed = None
+        self._line_size = self._line_begun = 0
+        self._kind = UNDECIDED
+        self._dropping = False
+        self._values = 0
+        self._begun = -1
+        self._waiting_lines = 0
+        self._type = MESSAGE
+        self._type_size = 0
+
+    def __dealloc__(self):
+        buffer_free(&self._line)
+        buffer_free(&self._held)
+
+    @property
+    def last_event_id(self):
+        """The last event ID: changed at a blank line only, also at the end of a block without data."""
+        return self._last_event_id
+
+    @property
+    def retry(self):
+        """The reconnection time last set, in ms, in force as soon as its line is complete; None before."""
+        return self._retry
+
+    @property
+    def ignored_lines(self):
+        """How many complete lines were neither blank, nor comments, nor fields that count."""
+        return self._ignored_lines
+
+    def feed(self, chunk, /):
+        """Take the next bytes of the stream; return the events they complete, oldest first, or [].
+
+        `chunk` is bytes, bytearray or memoryview, cut anywhere, also inside a character or between CR and LF.
+        Malformed UTF-8 becomes U+FFFD. Raises EventTooLarge above `max_event_bytes`, with the events of this chunk
+        in `.completed`; the parser is spent then. Raises UsageError after `close()`.
+        Source: WHATWG HTML, 9.2.5 and 9.2.6, read 2026-11-30.
+        """
+        if type(chunk) is not bytes:
+            chunk = as_bytes(chunk, "feed", USE_FEED_TEXT)
+        return self._take(<bytes>chunk, False)
+
+    def feed_all(self, chunk, /):
+        """Do as `feed` does, and return comments and lines that are no known field as well, in wire order.
+
+        Such a line counts towards `max_event_bytes` while it is open. One whose beginning `feed` took is not given.
+        """
+        return self._take(as_bytes(chunk, "feed_all", USE_FEED_TEXT), True)
+
+    def feed_text(self, text, /):
+        """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
+        if not isinstance(text, str):
+            raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
+        return self._take(str.encode(text, "utf-8", "surrogatepass"), False)
+
+    def close(self):
+        """End the stream; return what no blank line closed: discarded, as the standard says, but reported.
+
+        A second call returns an equal Remainder. Raises EventTooLarge where the parser is spent.
+        """
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is None:
+            self._closed = self._remainder()
+            buffer_free(&self._line)
+            buffer_free(&self._held)
+        return self._closed
+
+    # What follows is private, in the order in which a chunk meets it.
+
+    cdef list _take(self, bytes chunk, bint everything):
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is not None:
+            raise UsageError("the stream was closed; make a new EventParser for the next one")
+        cdef list out = []
+        try:
+            self._take_bytes(
+                <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), everything, out
+            )
+        except EventTooLarge as error:
+            self._spent = error.args
+            buffer_free(&self._line)
+            buffer_free(&self._held)
+            error.completed = tuple(out)
+            raise
+        finally:
+            self._waiting_lines = 0  # they point into the chunk
+        return out
+
+    cdef int _take_bytes(self, Bytes base, Py_ssize_t size, bint everything, list out) except -1:
+        """Take a chunk. `base` is its first byte, `offset` the place of `base` in the stream."""
+        cdef Bytes at = base
+        cdef Bytes end = base + size
+        cdef Bytes line_end
+        cdef Bytes next_cr
+        cdef Py_ssize_t offset = self._offset
+        cdef Kind kind
+        self._offset += size
+        if self._bom >= 0 and at < end:
+            at = self._without_bom(at, end, everything)
+        if self._skip_lf and at < end:
+            self._skip_lf = False
+            if at[0] == LF:
+                at += 1
+        if at >= end:
+            return 0
+        if self._line_size == 0:
+            self._line_begun = offset + (at - base)
+        next_cr = <Bytes>memchr(at, CR, end - at)
+        if next_cr is NULL:
+            next_cr = end
+        while at < end:
+            # one search for CR serves until that CR is reached; LF is looked for up to it
+            line_end = <Bytes>memchr(at, LF, next_cr - at)
+            if line_end is NULL:
+                line_end = next_cr
+                if line_end == end:
+                    break
+            if self._line_size:
+                self._end_open_line(at, line_end - at, everything, out)
+            elif line_end == at:
+                self._blank_line(out)
+            else:
+                self._take_line(at, line_end - at, kind_of(at, line_end - at), offset + (at - base), everything, out)
+            at = line_end + 1
+            if line_end == next_cr:
+                if at == end:
+                    self._skip_lf = True
+                elif at[0] == LF:
+                    at += 1
+                next_cr = <Bytes>memchr(at, CR, end - at)
+                if next_cr is NULL:
+                    next_cr = end
+            self._line_begun = offset + (at - base)
+        self._hold_waiting()
+        if at < end:
+            self._take_rest(at, end - at, everything)
+        return 0
+
+    cdef Bytes _without_bom(self, Bytes at, Bytes end, bint everything) except NULL:
+        """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
+        cdef Bytes bom = b"\xef\xbb\xbf"
+        cdef int known = self._bom
+        while at < end and self._bom < 3 and at[0] == bom[self._bom]:
+            self._bom += 1
+            at += 1
+        if self._bom == 3:
+            self._bom = -1
+        elif at < end:
+            # it was none: the bytes that looked like it are the beginning of a line
+            if self._bom:
+                self._line_begun = 0
+                self._take_rest(bom, self._bom, everything)
+            self._bom = -1
+        return at
+
+    cdef int _take_line(
+        self, Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t begun, bint everything, list out
+    ) except -1:
+        """Take a complete, non-empty line. `line` points into the chunk or into the open line, good until its end."""
+        cdef Py_ssize_t start, bad = -1
+        if kind >= ID:
+            if kind == COMMENT or kind == STRAY:
+                if everything and self._values + size > self._limit:
+                    raise self._too_large(begun)
+                if kind == STRAY:
+                    self._ignored_lines += 1
+                    if everything:
+                        out.append(Stray(to_text(line, size)))
+                elif everything:
+                    start = value_start(line, size, 0)
+                    out.append(Comment(to_text(line + start, size - start)))
+                return 0
+            bad = fault(line, size, kind)
+        if self._values + (size if bad < 0 else bad) > self._limit:
+            raise self._too_large(begun)
+        start = value_start(line, size, name_size_of(kind))
+        if bad >= 0 or (kind == RETRY and start == size):
+            self._ignored_lines += 1
+            return 0
+        if kind == RETRY:
+            self._retry = self._retry_of_block = to_int(line[start:size])
+        if self._waiting_lines == WAITING:
+            self._hold_waiting()
+        self._waiting[self._waiting_lines] = Line(line, size, kind)
+        self._waiting_lines += 1
+        self._values += size - start + 1
+        if self._begun < 0:
+            self._begun = begun
+        return 0
+
+    cdef int _end_open_line(self, Bytes rest, Py_ssize_t size, bint everything, list out) except -1:
+        """Take the last bytes of the open line, of which former chunks brought the beginning."""
+        cdef Py_ssize_t begun = self._line_begun
+        self._line_size = 0
+        if self._dropping:
+            self._dropping = False
+            if self._kind != COMMENT:
+                self._ignored_lines += 1
+            self._kind = UNDECIDED
+            return 0
+        if size:
+            buffer_append(&self._line, rest, size)
+        self._kind = UNDECIDED
+        self._take_line(
+            self._line.begin, self._line.size, kind_of(self._line.begin, self._line.size), begun, everything, out
+        )
+        return 0
+
+    cdef int _hold_waiting(self) except -1:
+        """Copy the waiting field lines of the open block, because their chunk ends, or they are many."""
+        cdef int i
+        for i in range(self._waiting_lines):
+            if self._held.size:
+                buffer_append(&self._held, b"\n", 1)
+            buffer_append(&self._held, self._waiting[i].begin, self._waiting[i].size)
+        self._waiting_lines = 0
+        if self._line_size == 0:
+            buffer_clear(&self._line)  # nothing points into it any more
+        return 0
+
+    cdef str _type_of(self, Bytes begin, Py_ssize_t size):
+        if size == self._type_size and memcmp(begin, self._type_bytes, size) == 0:
+            return self._type
+        cdef str text = to_text(begin, size)
+        if size <= 32:
+            memcpy(self._type_bytes, begin, size)
+            self._type_size = size
+            self._type = text
+        return text
+
+    cdef int _blank_line(self, list out) except -1:
+        """Dispatch the event, if the block has data, and begin a new block."""
+        cdef Event event
+        cdef Line* line
+        cdef str type_ = MESSAGE
+        cdef str data = None
+        cdef Py_ssize_t start
+        cdef int i
+        if self._begun < 0:
+            return 0
+        if self._held.size == 0:
+            for i in range(self._waiting_lines):
+                line = &self._waiting[i]
+                if line.kind == DATA:
+                    if data is not None:
+                        self._hold_waiting()  # several data lines: join them in the buffer
+                        break
+                    start = value_start(line.begin, line.size, 4)
+                    data = to_text(line.begin + start, line.size - start)
+                elif line.kind == EVENT:
+                    start = value_start(line.begin, line.size, 5)
+                    type_ = self._type_of(line.begin + start, line.size - start) if start < line.size else MESSAGE
+                elif line.kind == ID:
+                    start = value_start(line.begin, line.size, 2)
+                    self._last_event_id = to_text(line.begin + start, line.size - start)
+        else:
+            self._hold_waiting()
+        if self._held.size:
+            type_, data = self._read_held()
+        if data is not None:
+            event = Event.__new__(Event)
+            event.event = type_
+            event.data = data
+            event.id = self._last_event_id
+            event.retry = self._retry_of_block
+            out.append(event)
+        self._waiting_lines = 0
+        self._retry_of_block = None
+        self._values = 0
+        self._begun = -1
+        return 0
+
+    cdef tuple _read_held(self):
+        """Return type and data of the held block, set the last event ID, and empty the buffer.
+
+        Data values are joined in place: what is written is never longer than what has been read.
+        """
+        cdef Bytes at = self._held.begin
+        cdef Bytes end = at + self._held.size
+        cdef Bytes line_end
+        cdef unsigned char* write = self._held.begin
+        cdef Py_ssize_t start, size
+        cdef Kind kind
+        cdef str type_ = MESSAGE
+        cdef str data = None
+        cdef bint has_data = False
+        while at < end:
+            line_end = <Bytes>memchr(at, LF, end - at)
+            if line_end is NULL:
+                line_end = end
+            size = line_end - at
+            kind = kind_of(at, size)
+            start = value_start(at, size, name_size_of(kind))
+            if kind == DATA:
+                if has_data:
+                    write[0] = LF
+                    write += 1
+                has_data = True
+                memmove(write, at + start, size - start)
+                write += size - start
+            elif kind == EVENT:
+                type_ = self._type_of(at + start, size - start) if start < size else MESSAGE
+            elif kind == ID:
+                self._last_event_id = to_text(at + start, size - start)
+            at = line_end + 1
+        if has_data:
+            data = to_text(self._held.begin, write - self._held.begin)
+        buffer_clear(&self._held)
+        return type_, data
+
+    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, bint everything) except -1:
+        """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
+        cdef Py_ssize_t known = self._line_size
+        cdef Py_ssize_t ignored = -1
+        cdef const void* nul
+        self._line_size += size
+        if self._dropping:
+            return 0
+        if known == 0:
+            buffer_clear(&self._line)
+            self._kind = kind_of_beginning(rest, size)
+        if (self._kind != COMMENT and self._kind != STRAY) or everything:
+            buffer_append(&self._line, rest, size)
+            if self._kind == UNDECIDED and known:
+                self._kind = kind_of_beginning(self._line.begin, self._line_size)
+        if self._kind == UNDECIDED:
+            return 0
+        if self._kind == COMMENT or self._kind == STRAY:
+            if not everything:
+                ignored = 0
+        elif self._kind == ID:
+            nul = memchr(rest, 0, size)
+            if nul is not NULL:
+                ignored = known + (<Bytes>nul - rest)
+        elif self._kind == RETRY:
+            ignored = fault(self._line.begin, self._line_size, RETRY)
+        if self._values + (self._line_size if ignored < 0 else ignored) > self._limit:
+            raise self._too_large(self._line_begun)
+        if ignored >= 0:
+            buffer_clear(&self._line)
+            self._dropping = True
+        return 0
+
+    cdef object _too_large(self, Py_ssize_t line_begun):
+        return EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
+
+    cdef object _remainder(self):
+        cdef list lines = []
+        cdef list data = []
+        cdef bytes line
+        cdef Kind kind
+        cdef Bytes begin
+        if self._held.size:
+            lines = self._held.begin[:self._held.size].split(b"\n")
+        if self._line_size and not self._dropping:
+            line = self._line.begin[:self._line.size]
+            begin = <Bytes>PyBytes_AS_STRING(line)
+            kind = kind_of(begin, len(line))
+            if is_held(begin, len(line), kind):
+                lines.append(line)
+        for line in lines:
+            begin = <Bytes>PyBytes_AS_STRING(line)
+            if kind_of(begin, len(line)) == DATA:
+                data.append(line[value_start(begin, len(line), 4):])
+        return Remainder(
+            b"\n".join(lines),
+            b"\n".join(data).decode("utf-8", "replace") if data else None,
+            bool(lines) or self._line_size > 0 or self._bom > 0,
+        )
+
+
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", after the end.
+cdef enum Place:
+    START
+    FIRST
+    INSIDE
+    AFTER
+    NEXT
+    END
+
+
+cdef tuple EXPECTED = (
+    "expected '[' or '{' where the JSON begins",
+    "expected '{' or ']' in the JSON array",
+    None,
+    "expected ',' or ']' after an object of the JSON array",
+    "expected '{' after ',' in the JSON array",
+    "expected nothing but white space after the end of the JSON",
+)
+
+
+cdef class JsonArray:
+    """JsonArray(*, max_item_bytes=67108864)
+    --
+
+    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+
+    One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
+    and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
+    `max_item_bytes` bounds one object. Sources: RFC 8259; Vertex AI Search streamAnswer as in docs/dialects.md.
+    """
+
+    cdef Py_ssize_t _limit
+    cdef Py_ssize_t _offset  # bytes of the stream before this chunk
+    cdef int _bom  # how many bytes of a byte order mark have come
+    cdef Place _place
+    cdef bint _bare
+    cdef object _ended
+    cdef object _spent
+    # the open object
+    cdef Buffer _held
+    cdef Py_ssize_t _begun  # in bytes of the stream
+    cdef Py_ssize_t _depth
+    cdef bint _in_string
+    cdef bint _escaped
+
+    def __cinit__(self):
+        self._held.begin = NULL
+        self._held.size = self._held.room = 0
+
+    def __init__(self, *, max_item_bytes=DEFAULT_LIMIT):
+        self._limit = checked_limit(max_item_bytes, "max_item_bytes")
+        buffer_free(&self._held)
+        self._offset = self._bom = self._begun = self._depth = 0
+        self._place = START
+        self._bare = self._in_string = self._escaped = False
+        self._ended = self._spent = None
+
+    def __dealloc__(self):
+        buffer_free(&self._held)
+
+    @property
+    def closed(self):
+        """Whether the end of the array, or of the bare object, has come."""
+        return self._place == END
+
+    def feed(self, chunk, /):
+        """Take the next bytes; return the objects they complete, oldest first, or [].
+
+        Raises MalformedPayload where the bytes are no array of objects, and EventTooLarge above `max_item_bytes`, each
+        with this chunk's objects in `.completed`; it is spent then. Raises UsageError after `close()`.
+        """
+        cdef bytes data = as_bytes(chunk, "feed", "")
+        if self._spent is not None:
+            raise type(self._spent)(*self._spent.args)
+        if self._ended is not None:
+            raise UsageError("the stream was closed; make a new JsonArray for the next one")
+        cdef list out = []
+        try:
+            self._take(<Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), out)
+        except (EventTooLarge, MalformedPayload) as error:
+            self._spent = type(error)(*error.args)
+            buffer_free(&self._held)
+            error.completed = tuple(out)
+            raise
+        self._offset += PyBytes_GET_SIZE(data)
+        return out
+
+    def close(self):
+        """End the stream; return the unfinished object, which is never handed out as a whole one.
+
+        A second call returns an equal Remainder. Raises its error where it is spent.
+        """
+        if self._spent is not None:
+            raise type(self._spent)(*self._spent.args)
+        if self._ended is None:
+            raw = PyBytes_FromStringAndSize(<const char*>self._held.begin, self._held.size) if self._held.size else b""
+            self._ended = Remainder(raw, None, bool(raw))
+            buffer_free(&self._held)
+        return self._ended
+
+    cdef int _take(self, Bytes base, Py_ssize_t size, list out) except -1:
+        cdef Bytes at = base
+        cdef Bytes end = base + size
+        cdef unsigned char byte
+        cdef Bytes bom = b"\xef\xbb\xbf"
+        while at < end:
+            if self._place == INSIDE:
+                at = self._inside(at, end, self._offset + (at - base), out)
+                continue
+            byte = at[0]
+            if byte == 32 or byte == 9 or byte == 10 or byte == 13:
+                pass
+            elif byte == 123 and (self._place == START or self._place == FIRST or self._place == NEXT):  # {
+                self._bare = self._place == START
+                self._place = INSIDE
+                self._begun = self._offset + (at - base)
+                continue
+            elif byte == 91 and self._place == START:  # [
+                self._place = FIRST
+            elif byte == 93 and (self._place == FIRST or self._place == AFTER):  # ]
+                self._place = END
+            elif byte == 44 and self._place == AFTER:  # ,
+                self._place = NEXT
+            elif self._place == START and self._bom < 3 and self._offset + (at - base) == self._bom and byte == bom[self._bom]:
+                self._bom += 1
+            else:
+                raise MalformedPayload(
+                    f"{EXPECTED[<int>self._place]}, found byte 0x{byte:02x}", self._offset + (at - base)
+                )
+            at += 1
+        return 0
+
+    cdef Bytes _inside(self, Bytes start, Bytes end, Py_ssize_t offset, list out) except NULL:
+        """Follow the open object to its closing brace or the end of the chunk; return where that is.
+
+        `start` and `end` bound what is left of the chunk; `offset` is the place of `start` in the stream.
+        """
+        cdef Bytes at = start
+        cdef unsigned char byte
+        cdef bint in_string = self._in_string
+        cdef bint escaped = self._escaped
+        cdef Py_ssize_t depth = self._depth
+        while at < end:
+            byte = at[0]
+            at += 1
+            if in_string:
+                if escaped:
+                    escaped = False
+                elif byte == 34:  # "
+                    in_string = False
+                elif byte == 92:  # backslash
+                    escaped = True
+            elif byte == 34:
+                in_string = True
+            elif byte == 123:  # {
+                depth += 1
+            elif byte == 125:  # }
+                depth -= 1
+                if depth == 0:
+                    break
+        self._in_string = in_string
+        self._escaped = escaped
+        self._depth = depth
+        if offset - self._begun + (at - start) > self._limit:
+            raise EventTooLarge(self._limit, self._limit + 1, self._begun, "max_item_bytes")
+        if depth or self._held.size:
+            buffer_append(&self._held, start, at - start)
+        if depth == 0:
+            if self._held.size:
+                out.append(PyBytes_FromStringAndSize(<const char*>self._held.begin, self._held.size))
+                buffer_clear(&self._held)
+            else:
+                out.append(PyBytes_FromStringAndSize(<const char*>start, at - start))
+            self._place = END if self._bare else AFTER
+        return at

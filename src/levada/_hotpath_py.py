@@ -1,0 +1,696 @@
+"""The reference twin of the hot path, in plain Python: read this file to learn the rules.
+
+`ext/_hotpath_c.pyx` is its compiled twin. Both give equal results, raise equal errors and keep equal state;
+`tests/test_parity.py` holds them to it. A rule changed here is changed there in the same commit.
+
+Sources: WHATWG HTML 9.2.5 and 9.2.6 (event streams) and the WHATWG Encoding Standard (UTF-8), read 2026-11-30.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from itertools import islice
+from typing import Any, Final, NoReturn, final
+
+from levada._wire import Comment, Remainder, Stray
+from levada.errors import EventTooLarge, MalformedPayload, UsageError
+
+# 64 MiB: larger than any event seen in the field (inline images of some MiB), small enough to survive a hostile server.
+# The same order as aiohttp's and nginx's whole-body limits that operators raise by hand.
+DEFAULT_LIMIT: Final = 64 * 1024 * 1024
+LARGEST_LIMIT: Final = 2**63 - 1  # the compiled twin counts in a signed machine word
+
+# `retry` is exact up to this many digits; a longer one is ignored and counted. int() alone stops at 4,300.
+MAX_RETRY_DIGITS: Final = 10_000
+_INT_DIGITS: Final = 4_000
+
+_BOM: Final = codecs.BOM_UTF8
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+
+# What an open line will be, known as early as its first bytes allow.
+_UNDECIDED, _FIELD, _ID, _RETRY, _COMMENT, _STRAY = range(6)
+_KINDS: Final = {b"data": _FIELD, b"event": _FIELD, b"id": _ID, b"retry": _RETRY}
+_BEGINNINGS: Final = frozenset(name[:end] for name in _KINDS for end in range(1, len(name) + 1))
+
+_USE_FEED_TEXT: Final = "; use feed_text for text"
+
+def _as_bytes(chunk: object, method: str, hint: str = "") -> bytes:
+    """Return `chunk` as exact bytes. Anything but exact bytes is copied, so that nobody can change it under us."""
+    if type(chunk) is bytes:
+        return chunk
+    if isinstance(chunk, (bytes, bytearray, memoryview)):
+        return memoryview(chunk).tobytes()
+    raise TypeError(f"{method}() takes bytes, bytearray or memoryview, not {type(chunk).__name__}{hint}")
+
+
+def _checked_limit(value: object, option: str) -> int:
+    if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+    return value
+
+
+def _to_int(digits: bytes) -> int:
+    """Return the exact value of up to MAX_RETRY_DIGITS ASCII digits, in pieces that int() accepts."""
+    value = 0
+    for start in range(0, len(digits), _INT_DIGITS):
+        piece = digits[start : start + _INT_DIGITS]
+        value = value * 10 ** len(piece) + int(piece)
+    return value
+
+
+class Utf8Decoder:
+    """Utf8Decoder(errors='replace')
+    --
+
+    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+
+    `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
+    decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
+    """
+
+    __slots__ = ("_errors", "_pending", "_spent")
+
+    def __init__(self, errors: str = "replace") -> None:
+        if errors not in ("replace", "strict"):
+            raise UsageError(f"errors must be 'replace' or 'strict', not {errors!r:.100}")
+        self._errors = errors
+        self._pending = b""
+        self._spent: tuple[Any, ...] | None = None
+
+    @property
+    def pending(self) -> bytes:
+        """The 0 to 3 bytes of a character whose rest has not come."""
+        return self._pending
+
+    def decode(self, chunk: bytes | bytearray | memoryview, final: bool = False) -> str:
+        """Return the text that `chunk` completes; with `final`, also what is left, as malformed.
+
+        Raises UnicodeDecodeError under errors="strict", TypeError for anything but bytes, bytearray, memoryview.
+        """
+        data = _as_bytes(chunk, "decode")
+        if self._spent is not None:
+            raise UnicodeDecodeError(*self._spent)
+        data = self._pending + data
+        try:
+            text, used = codecs.utf_8_decode(data, self._errors, bool(final))
+        except UnicodeDecodeError as error:
+            self._spent, self._pending = error.args, b""
+            raise
+        self._pending = data[used:]
+        return text
+
+    def reset(self) -> None:
+        """Forget everything, an error too: the next chunk begins a new stream."""
+        self._pending, self._spent = b"", None
+
+
+@final
+class Event:
+    """Event(event='message', data='', id='', retry=None)
+    --
+
+    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+
+    Equal by value on both backends, hashable, picklable, and not to be changed.
+    """
+
+    __slots__ = ("data", "event", "id", "retry")
+
+    event: str
+    data: str
+    id: str
+    retry: int | None
+
+    def __init__(self, event: str = "message", data: str = "", id: str = "", retry: int | None = None) -> None:
+        for name, value in (("event", event), ("data", data), ("id", id)):
+            if type(value) is not str:
+                raise TypeError(f"{name} must be str, not {type(value).__name__}")
+        if retry is not None and type(retry) is not int:
+            raise TypeError(f"retry must be int or None, not {type(retry).__name__}")
+        _set_event(self, event)
+        _set_data(self, data)
+        _set_id(self, id)
+        _set_retry(self, retry)
+
+    def json(self) -> Any:
+        """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
+        return json.loads(self.data)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Event:
+            return NotImplemented
+        return (
+            self.data == other.data and self.event == other.event and self.id == other.id and self.retry == other.retry
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.event, self.data, self.id, self.retry))
+
+    def __repr__(self) -> str:
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _event_from_pickle, (self.event, self.data, self.id, self.retry)
+
+
+# The slots' own setters: Event refuses ordinary assignment, and these are quicker than object.__setattr__.
+_set_event = Event.event.__set__  # type: ignore[attr-defined]  # a slot descriptor, not a str
+_set_data = Event.data.__set__  # type: ignore[attr-defined]
+_set_id = Event.id.__set__  # type: ignore[attr-defined]
+_set_retry = Event.retry.__set__  # type: ignore[union-attr]
+_new_event = Event.__new__
+
+
+def _event_from_pickle(event: str, data: str, id: str, retry: int | None) -> Any:
+    """Rebuild an event with the backend that is in use where it is unpickled."""
+    from levada.sse import Event as chosen  # noqa: PLC0415  # at import time it does not exist yet
+
+    return chosen(event, data, id, retry)
+
+
+def _kind_of_beginning(line: bytes) -> int:
+    """Say what a line will be of which only this non-empty beginning has come."""
+    name, colon, _ = line[:6].partition(b":")
+    if not name:
+        return _COMMENT
+    if colon:
+        return _KINDS.get(name, _STRAY)
+    return _UNDECIDED if name in _BEGINNINGS else _STRAY
+
+
+def _value_of(line: bytes) -> bytes:
+    """Return what follows the first colon, less one leading space; b"" for a line without a colon."""
+    start = line.find(b":") + 1
+    if not start:
+        return b""
+    return line[start + 1 :] if line[start : start + 1] == b" " else line[start:]
+
+
+def _fault(line: bytes) -> int:
+    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not.
+
+    An `id` must not contain NUL; a `retry` must be ASCII digits, MAX_RETRY_DIGITS at most.
+    """
+    if line.startswith(b"id"):
+        return line.find(b"\0")
+    if line.startswith(b"retry:"):
+        start = 7 if line[6:7] == b" " else 6
+        digits = line[start : start + MAX_RETRY_DIGITS]
+        if digits and not digits.isdigit():
+            return start + next(index for index, byte in enumerate(digits) if not 48 <= byte <= 57)
+        if len(line) > start + MAX_RETRY_DIGITS:
+            return start + MAX_RETRY_DIGITS
+    return -1
+
+
+def _is_held(line: bytes) -> bool:
+    """Say whether a complete line belongs to the open block: a known field with a value that counts."""
+    name, _, value = line.partition(b":")
+    if name not in _KINDS or (name == b"retry" and value in (b"", b" ")):
+        return False
+    return _fault(line) < 0
+
+
+def _size_while_open(line: bytes, everything: bool) -> int:
+    """Return how many bytes of a complete, non-empty line were held while it was open, at the most."""
+    if line.partition(b":")[0] not in _KINDS:
+        return len(line) if everything else 0
+    fault = _fault(line)
+    return len(line) if fault < 0 else fault
+
+
+class EventParser:
+    """EventParser(*, max_event_bytes=67108864, last_event_id='')
+    --
+
+    An event stream, cut anywhere, to events. One parser belongs to one stream.
+
+    `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
+    its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
+    Source: WHATWG HTML, 9.2.5 and 9.2.6, read 2026-11-30.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_bom",
+        "_closed",
+        "_dropping",
+        "_event",
+        "_held",
+        "_id",
+        "_ignored_lines",
+        "_kind",
+        "_last_event_id",
+        "_limit",
+        "_line",
+        "_line_begun",
+        "_line_size",
+        "_offset",
+        "_retry",
+        "_retry_of_block",
+        "_skip_lf",
+        "_spent",
+        "_values",
+    )
+
+    def __init__(self, *, max_event_bytes: int = DEFAULT_LIMIT, last_event_id: str = "") -> None:
+        self._limit = _checked_limit(max_event_bytes, "max_event_bytes")
+        if type(last_event_id) is not str:
+            raise TypeError(f"last_event_id must be str, not {type(last_event_id).__name__}")
+        self._last_event_id = last_event_id
+        self._retry: int | None = None
+        self._ignored_lines = 0
+        # where we are
+        self._offset = 0  # bytes of the stream before this chunk
+        self._bom: bytes | None = b""  # the beginning of a possible byte order mark; None once that is decided
+        self._skip_lf = False  # the last chunk ended in CR: an LF that comes first belongs to it
+        self._spent: tuple[Any, ...] | None = None
+        self._closed: Remainder | None = None
+        # the open line, in pieces, so that a long one is joined once
+        self._line: list[bytes] = []
+        self._line_size = 0
+        self._line_begun = 0  # in bytes of the stream
+        self._kind = _UNDECIDED
+        self._dropping = False  # its end is awaited, its bytes are not held
+        # the open block
+        self._held = bytearray()  # its field lines from former chunks, joined by LF
+        self._values = 0  # the bytes of their values, and one for each line's end
+        self._begun = -1  # where its first field line began, in bytes of the stream; -1: not begun
+        self._event = b""
+        self._id: bytes | None = None
+        self._retry_of_block: int | None = None
+
+    @property
+    def last_event_id(self) -> str:
+        """The last event ID: changed at a blank line only, also at the end of a block without data."""
+        return self._last_event_id
+
+    @property
+    def retry(self) -> int | None:
+        """The reconnection time last set, in ms, in force as soon as its line is complete; None before."""
+        return self._retry
+
+    @property
+    def ignored_lines(self) -> int:
+        """How many complete lines were neither blank, nor comments, nor fields that count."""
+        return self._ignored_lines
+
+    def feed(self, chunk: bytes | bytearray | memoryview, /) -> list[Event]:
+        """Take the next bytes of the stream; return the events they complete, oldest first, or [].
+
+        `chunk` is bytes, bytearray or memoryview, cut anywhere, also inside a character or between CR and LF.
+        Malformed UTF-8 becomes U+FFFD. Raises EventTooLarge above `max_event_bytes`, with the events of this chunk
+        in `.completed`; the parser is spent then. Raises UsageError after `close()`.
+        Source: WHATWG HTML, 9.2.5 and 9.2.6, read 2026-11-30.
+        """
+        if type(chunk) is not bytes:
+            chunk = _as_bytes(chunk, "feed", _USE_FEED_TEXT)
+        return self._take(chunk, False)
+
+    def feed_all(self, chunk: bytes | bytearray | memoryview, /) -> list[Event | Comment | Stray]:
+        """Do as `feed` does, and return comments and lines that are no known field as well, in wire order.
+
+        Such a line counts towards `max_event_bytes` while it is open. One whose beginning `feed` took is not given.
+        """
+        return self._take(_as_bytes(chunk, "feed_all", _USE_FEED_TEXT), True)
+
+    def feed_text(self, text: str, /) -> list[Event]:
+        """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
+        if not isinstance(text, str):
+            raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
+        return self._take(text.encode("utf-8", "surrogatepass"), False)
+
+    def close(self) -> Remainder:
+        """End the stream; return what no blank line closed: discarded, as the standard says, but reported.
+
+        A second call returns an equal Remainder. Raises EventTooLarge where the parser is spent.
+        """
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is None:
+            self._closed = self._remainder()
+            self._line, self._held = [], bytearray()
+        return self._closed
+
+    # What follows is private, in the order in which a chunk meets it.
+
+    def _take(self, chunk: bytes, everything: bool) -> list[Any]:
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is not None:
+            raise UsageError("the stream was closed; make a new EventParser for the next one")
+        out: list[Any] = []
+        begun = self._offset
+        self._offset += len(chunk)
+        if self._bom is not None and chunk:
+            begun, chunk = self._without_bom(begun, chunk)
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            if chunk[0] == 10:
+                begun, chunk = begun + 1, chunk[1:]
+        if not chunk:
+            return out
+        if b"\r" in chunk:
+            self._skip_lf = chunk[-1] == 13
+            lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        else:
+            lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if not self._line_size:
+            self._line_begun = begun
+        try:
+            if lines:
+                self._take_lines(lines, begun, chunk, len(rest), everything, out)
+                self._line_begun = begun + len(chunk) - len(rest)
+            if rest:
+                self._take_rest(rest, everything)
+        except EventTooLarge as error:
+            self._spent = error.args
+            self._line, self._held = [], bytearray()
+            error.completed = tuple(out)
+            raise
+        return out
+
+    def _without_bom(self, begun: int, chunk: bytes) -> tuple[int, bytes]:
+        """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
+        if self._bom:
+            begun -= len(self._bom)
+            chunk = self._bom + chunk
+        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            self._bom = chunk  # it may yet become one; no line can end inside it, so nothing comes late
+            return begun, b""
+        self._bom = None
+        return (begun + len(_BOM), chunk[len(_BOM) :]) if chunk.startswith(_BOM) else (begun, chunk)
+
+    def _take_lines(
+        self, lines: list[bytes], begun: int, chunk: bytes, rest_size: int, everything: bool, out: list[Any]
+    ) -> None:
+        """Take the lines that end in this chunk. The first one ends the open line, where there is one."""
+        size_bound = self._values + self._line_size + len(chunk)
+        if self._line_size:
+            if self._dropping:
+                self._ignored_lines += self._kind != _COMMENT
+            else:
+                lines[0] = b"".join((*self._line, lines[0]))
+        first = 1 if self._dropping else 0  # the first line here that belongs to the open block
+        whole = len(lines)
+        if size_bound > self._limit:
+            whole = self._first_too_large(lines, first, everything)
+        self._line, self._line_size, self._kind, self._dropping = [], 0, _UNDECIDED, False
+
+        data: list[bytes] = []
+        for number in range(first, whole):
+            line = lines[number]
+            if line.startswith(b"data: "):
+                data.append(line[6:])
+            elif not line:
+                self._blank_line(data, out)
+                data = []
+                first = number + 1
+            else:
+                name, colon, value = line.partition(b":")
+                if value.startswith(b" "):
+                    value = value[1:]
+                if name == b"event":
+                    self._event = value
+                elif name == b"data":
+                    data.append(value)
+                elif not name:
+                    if everything:
+                        out.append(Comment(value.decode("utf-8", "replace")))
+                elif name not in _KINDS:
+                    self._ignored_lines += 1
+                    if everything:
+                        out.append(Stray(line.decode("utf-8", "replace")))
+                elif not _is_held(line):
+                    self._ignored_lines += 1
+                elif name == b"id":
+                    self._id = value
+                else:
+                    self._retry = self._retry_of_block = _to_int(value)
+
+        # What is left belongs to a block whose blank line has not come: hold its fields, as they were written.
+        for number in range(first, whole):
+            if _is_held(lines[number]):
+                if self._begun < 0:
+                    self._begun = self._begin_of_line(number, lines, begun, chunk, rest_size)
+                if self._held:
+                    self._held += b"\n"
+                self._held += lines[number]
+                self._values += len(_value_of(lines[number])) + 1
+        if whole < len(lines):
+            if self._begun < 0:
+                self._begun = self._begin_of_line(whole, lines, begun, chunk, rest_size)
+            raise EventTooLarge(self._limit, self._limit + 1, self._begun)
+
+    def _begin_of_line(self, number: int, lines: list[bytes], begun: int, chunk: bytes, rest_size: int) -> int:
+        """Say where in the stream line `number` of this chunk begins."""
+        if number == 0:
+            return self._line_begun
+        if b"\r" not in chunk:
+            return begun + len(chunk) - rest_size - sum(len(line) + 1 for line in lines[number:])
+        return begun + next(islice(_LINE_END.finditer(chunk), number - 1, None)).end()
+
+    def _first_too_large(self, lines: list[bytes], first: int, everything: bool) -> int:
+        """Return the index of the first line with which more than the limit was held, or len(lines).
+
+        The answer is that of one byte at a time, so that no cut changes it.
+        """
+        values = self._values
+        for number in range(first, len(lines)):
+            line = lines[number]
+            if not line:
+                values = 0
+            elif values + _size_while_open(line, everything) > self._limit:
+                return number
+            elif _is_held(line):
+                values += len(_value_of(line)) + 1
+        return len(lines)
+
+    def _blank_line(self, data: list[bytes], out: list[Any]) -> None:
+        """Dispatch the event, if the block has data, and begin a new block."""
+        if self._held:
+            held = bytes(self._held).split(b"\n")
+            data = [_value_of(line) for line in held if line.startswith(b"data")] + data
+            self._held = bytearray()
+        if self._id is not None:
+            self._last_event_id = self._id.decode("utf-8", "replace")
+            self._id = None
+        if data:
+            text = (data[0] if len(data) == 1 else b"\n".join(data)).decode("utf-8", "replace")
+            event = _new_event(Event)
+            _set_event(event, self._event.decode("utf-8", "replace") if self._event else "message")
+            _set_data(event, text)
+            _set_id(event, self._last_event_id)
+            _set_retry(event, self._retry_of_block)
+            out.append(event)
+        self._event = b""
+        self._retry_of_block = None
+        self._values = 0
+        self._begun = -1
+
+    def _take_rest(self, rest: bytes, everything: bool) -> None:
+        """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
+        known = self._line_size
+        self._line_size += len(rest)
+        if self._dropping:
+            return
+        self._line.append(rest)
+        if self._kind == _UNDECIDED:
+            self._kind = _kind_of_beginning(b"".join(self._line))
+        if self._kind == _UNDECIDED:
+            return
+        size, ignored = self._line_size, -1
+        if self._kind in (_COMMENT, _STRAY):
+            ignored = -1 if everything else 0
+        elif self._kind == _ID:
+            nul = rest.find(b"\0")
+            ignored = known + nul if nul >= 0 else -1
+        elif self._kind == _RETRY:
+            ignored = _fault(b"".join(self._line))
+        if ignored >= 0:
+            size = ignored
+        if self._values + size > self._limit:
+            raise EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else self._line_begun)
+        if ignored >= 0:
+            self._line, self._dropping = [], True
+
+    def _remainder(self) -> Remainder:
+        lines = bytes(self._held).split(b"\n") if self._held else []
+        open_line = b"".join(self._line)
+        if open_line and _is_held(open_line):
+            lines.append(open_line)
+        data = [_value_of(line) for line in lines if line.startswith(b"data")]
+        return Remainder(
+            raw=b"\n".join(lines),
+            data=b"\n".join(data).decode("utf-8", "replace") if data else None,
+            pending=bool(lines or self._line_size or self._bom),
+        )
+
+
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", after the end.
+_START, _FIRST, _INSIDE, _AFTER, _NEXT, _END = range(6)
+_EXPECTED: Final = {
+    _START: "expected '[' or '{' where the JSON begins",
+    _FIRST: "expected '{' or ']' in the JSON array",
+    _AFTER: "expected ',' or ']' after an object of the JSON array",
+    _NEXT: "expected '{' after ',' in the JSON array",
+    _END: "expected nothing but white space after the end of the JSON",
+}
+_NOT_SPACE: Final = re.compile(rb"[^ \t\n\r]")
+_BRACE_OR_QUOTE: Final = re.compile(rb'["{}]')
+_QUOTE_OR_BACKSLASH: Final = re.compile(rb'["\\]')
+
+
+class JsonArray:
+    """JsonArray(*, max_item_bytes=67108864)
+    --
+
+    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+
+    One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
+    and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
+    `max_item_bytes` bounds one object. Sources: RFC 8259; Vertex AI Search streamAnswer as in docs/dialects.md.
+    """
+
+    __slots__ = (
+        "_bare",
+        "_begun",
+        "_bom",
+        "_depth",
+        "_ended",
+        "_escaped",
+        "_in_string",
+        "_limit",
+        "_offset",
+        "_pieces",
+        "_place",
+        "_spent",
+    )
+
+    def __init__(self, *, max_item_bytes: int = DEFAULT_LIMIT) -> None:
+        self._limit = _checked_limit(max_item_bytes, "max_item_bytes")
+        self._offset = 0  # bytes of the stream before this chunk
+        self._bom = 0  # how many bytes of a byte order mark have come
+        self._place = _START
+        self._bare = False
+        self._ended: Remainder | None = None
+        self._spent: EventTooLarge | MalformedPayload | None = None
+        # the open object
+        self._pieces: list[bytes] = []
+        self._begun = 0  # in bytes of the stream
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end of the array, or of the bare object, has come."""
+        return self._place == _END
+
+    def feed(self, chunk: bytes | bytearray | memoryview, /) -> list[bytes]:
+        """Take the next bytes; return the objects they complete, oldest first, or [].
+
+        Raises MalformedPayload where the bytes are no array of objects, and EventTooLarge above `max_item_bytes`, each
+        with this chunk's objects in `.completed`; it is spent then. Raises UsageError after `close()`.
+        """
+        chunk = _as_bytes(chunk, "feed")
+        if self._spent is not None:
+            raise type(self._spent)(*self._spent.args)
+        if self._ended is not None:
+            raise UsageError("the stream was closed; make a new JsonArray for the next one")
+        out: list[bytes] = []
+        try:
+            self._take(chunk, out)
+        except (EventTooLarge, MalformedPayload) as error:
+            self._spent = type(error)(*error.args)
+            self._pieces = []
+            error.completed = tuple(out)
+            raise
+        self._offset += len(chunk)
+        return out
+
+    def close(self) -> Remainder:
+        """End the stream; return the unfinished object, which is never handed out as a whole one.
+
+        A second call returns an equal Remainder. Raises its error where it is spent.
+        """
+        if self._spent is not None:
+            raise type(self._spent)(*self._spent.args)
+        if self._ended is None:
+            raw = b"".join(self._pieces)
+            self._ended = Remainder(raw=raw, pending=bool(raw))
+            self._pieces = []
+        return self._ended
+
+    def _take(self, chunk: bytes, out: list[bytes]) -> None:
+        position = 0
+        while position < len(chunk):
+            if self._place == _INSIDE:
+                position = self._inside(chunk, position, out)
+                continue
+            found = _NOT_SPACE.search(chunk, position)
+            if found is None:
+                return
+            position = found.start()
+            byte = chunk[position : position + 1]
+            if byte == b"{" and self._place in (_START, _FIRST, _NEXT):
+                self._bare = self._place == _START
+                self._place = _INSIDE
+                self._begun = self._offset + position
+            elif byte == b"[" and self._place == _START:
+                self._place = _FIRST
+                position += 1
+            elif byte == b"]" and self._place in (_FIRST, _AFTER):
+                self._place = _END
+                position += 1
+            elif byte == b"," and self._place == _AFTER:
+                self._place = _NEXT
+                position += 1
+            elif self._place == _START and self._offset + position == self._bom < 3 and byte[0] == _BOM[self._bom]:
+                self._bom += 1
+                position += 1
+            else:
+                raise MalformedPayload(f"{_EXPECTED[self._place]}, found byte 0x{byte[0]:02x}", self._offset + position)
+
+    def _inside(self, chunk: bytes, position: int, out: list[bytes]) -> int:
+        """Follow the open object from `position` to its closing brace or the end of the chunk; return where that is."""
+        start = position
+        size_before = self._offset + start - self._begun
+        while position < len(chunk):
+            if self._escaped:
+                self._escaped = False
+                position += 1
+                continue
+            found = (_QUOTE_OR_BACKSLASH if self._in_string else _BRACE_OR_QUOTE).search(chunk, position)
+            if found is None:
+                position = len(chunk)
+                break
+            position = found.end()
+            byte = chunk[position - 1]
+            if byte == 34:  # "
+                self._in_string = not self._in_string
+            elif byte == 92:  # backslash
+                self._escaped = True
+            elif byte == 123:  # {
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if not self._depth:
+                    break
+        if size_before + position - start > self._limit:
+            raise EventTooLarge(self._limit, self._limit + 1, self._begun, "max_item_bytes")
+        self._pieces.append(chunk[start:position])
+        if not self._depth:
+            out.append(b"".join(self._pieces))
+            self._pieces = []
+            self._place = _END if self._bare else _AFTER
+        return position
