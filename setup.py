@@ -13,5 +13,11 @@ if MODE not in ("auto", "yes", "no"):
 if MODE == "yes":
     import Cython  # noqa: F401  # a missing Cython must be an error here, not a silently skipped extension
 
-hot = Extension("levada._hotpath_c", ["ext/_hotpath_c.pyx"], optional=MODE != "yes")
+hot = Extension(
+    "levada._hotpath_c",
+    ["ext/_hotpath_c.pyx"],
+    include_dirs=["ext"],
+    depends=["ext/_utf8.h"],
+    optional=MODE != "yes",
+)
 setup(ext_modules=[] if MODE == "no" else [hot])

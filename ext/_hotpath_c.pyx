@@ -15,7 +15,6 @@ How this file keeps memory safe:
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 import codecs
@@ -77,8 +76,12 @@ cdef object to_int(bytes digits):
     return value
 
 
+cdef extern from "_utf8.h":
+    object levada_utf8_decode(Bytes begin, Py_ssize_t size)
+
+
 cdef inline str to_text(Bytes begin, Py_ssize_t size):
-    return PyUnicode_DecodeUTF8(<const char*>begin, size, "replace")
+    return <str>levada_utf8_decode(begin, size)
 
 
 # A growing buffer of bytes that its owner frees.
@@ -473,6 +476,11 @@ cdef class EventParser:
         if next_cr is NULL:
             next_cr = end
         while at < end:
+            if at[0] == LF and self._line_size == 0:
+                self._blank_line(out)  # the second of two LF, as after nearly every event: no search needed
+                at += 1
+                self._line_begun = offset + (at - base)
+                continue
             # one search for CR serves until that CR is reached; LF is looked for up to it
             line_end = <Bytes>memchr(at, LF, next_cr - at)
             if line_end is NULL:

@@ -258,6 +258,7 @@ class EventParser:
         "_retry_of_block",
         "_skip_lf",
         "_spent",
+        "_unsettled",
         "_values",
     )
 
@@ -270,6 +271,7 @@ class EventParser:
         self._ignored_lines = 0
         # where we are
         self._offset = 0  # bytes of the stream before this chunk
+        self._unsettled = True  # one of the four that follow asks for attention before the next chunk
         self._bom: bytes | None = b""  # the beginning of a possible byte order mark; None once that is decided
         self._skip_lf = False  # the last chunk ended in CR: an LF that comes first belongs to it
         self._spent: tuple[Any, ...] | None = None
@@ -337,33 +339,24 @@ class EventParser:
             raise EventTooLarge(*self._spent)
         if self._closed is None:
             self._closed = self._remainder()
+            self._unsettled = True
             self._line, self._held = [], bytearray()
         return self._closed
 
     # What follows is private, in the order in which a chunk meets it.
 
     def _take(self, chunk: bytes, everything: bool) -> list[Any]:
-        if self._spent is not None:
-            raise EventTooLarge(*self._spent)
-        if self._closed is not None:
-            raise UsageError("the stream was closed; make a new EventParser for the next one")
-        out: list[Any] = []
         begun = self._offset
-        self._offset += len(chunk)
-        if self._bom is not None and chunk:
-            begun, chunk = self._without_bom(begun, chunk)
-        if self._skip_lf and chunk:
-            self._skip_lf = False
-            if chunk[0] == 10:
-                begun, chunk = begun + 1, chunk[1:]
-        if not chunk:
-            return out
+        self._offset = begun + len(chunk)
+        if self._unsettled:
+            begun, chunk = self._settle(begun, chunk)
         if b"\r" in chunk:
-            self._skip_lf = chunk[-1] == 13
+            self._unsettled = self._skip_lf = chunk.endswith(b"\r")
             lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         else:
             lines = chunk.split(b"\n")
         rest = lines.pop()
+        out: list[Any] = []
         if not self._line_size:
             self._line_begun = begun
         try:
@@ -374,21 +367,34 @@ class EventParser:
                 self._take_rest(rest, everything)
         except EventTooLarge as error:
             self._spent = error.args
+            self._unsettled = True
             self._line, self._held = [], bytearray()
             error.completed = tuple(out)
             raise
         return out
 
-    def _without_bom(self, begun: int, chunk: bytes) -> tuple[int, bytes]:
-        """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
-        if self._bom:
+    def _settle(self, begun: int, chunk: bytes) -> tuple[int, bytes]:
+        """Deal with what is rare: a parser that has ended, the start of the stream, an LF that belongs to a CR before."""
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is not None:
+            raise UsageError("the stream was closed; make a new EventParser for the next one")
+        if self._bom is not None:
+            # drop one byte order mark, in whatever pieces it comes
             begun -= len(self._bom)
             chunk = self._bom + chunk
-        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-            self._bom = chunk  # it may yet become one; no line can end inside it, so nothing comes late
-            return begun, b""
-        self._bom = None
-        return (begun + len(_BOM), chunk[len(_BOM) :]) if chunk.startswith(_BOM) else (begun, chunk)
+            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+                self._bom = chunk  # it may yet become one; no line can end inside it, so nothing comes late
+                return begun, b""
+            self._bom = None
+            if chunk.startswith(_BOM):
+                begun, chunk = begun + len(_BOM), chunk[len(_BOM) :]
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            if chunk.startswith(b"\n"):
+                begun, chunk = begun + 1, chunk[1:]
+        self._unsettled = self._skip_lf
+        return begun, chunk
 
     def _take_lines(
         self, lines: list[bytes], begun: int, chunk: bytes, rest_size: int, everything: bool, out: list[Any]
@@ -398,29 +404,50 @@ class EventParser:
         if self._line_size:
             if self._dropping:
                 self._ignored_lines += self._kind != _COMMENT
-            else:
-                lines[0] = b"".join((*self._line, lines[0]))
-        first = 1 if self._dropping else 0  # the first line here that belongs to the open block
-        whole = len(lines)
+                self._line_begun = self._begin_of_line(1, lines, begun, chunk, rest_size)
+                del lines[0]
+            elif self._line:
+                self._line.append(lines[0])
+                lines[0] = b"".join(self._line)
+            self._line, self._line_size, self._kind, self._dropping = [], 0, _UNDECIDED, False
+        too_large = None
         if size_bound > self._limit:
-            whole = self._first_too_large(lines, first, everything)
-        self._line, self._line_size, self._kind, self._dropping = [], 0, _UNDECIDED, False
-
+            too_large = self._first_too_large(lines, everything)
+        first = 0  # the first line here that belongs to the open block
         data: list[bytes] = []
-        for number in range(first, whole):
-            line = lines[number]
+        event_type, id_value, last_event_id = self._event, self._id, self._last_event_id
+        retry_of_block, held = self._retry_of_block, self._held
+        for number, line in enumerate(lines):
+            if number == too_large:
+                break
             if line.startswith(b"data: "):
                 data.append(line[6:])
             elif not line:
-                self._blank_line(data, out)
-                data = []
+                # a blank line: dispatch the event, if the block has data, and begin a new block
                 first = number + 1
+                if held:
+                    data = [_value_of(line) for line in bytes(held).split(b"\n") if line.startswith(b"data")] + data
+                    held = self._held = bytearray()
+                if id_value is not None:
+                    last_event_id = id_value.decode("utf-8", "replace")
+                    id_value = None
+                if data:
+                    text = (data[0] if len(data) == 1 else b"\n".join(data)).decode("utf-8", "replace")
+                    event = _new_event(Event)
+                    _set_event(event, event_type.decode("utf-8", "replace") if event_type else "message")
+                    _set_data(event, text)
+                    _set_id(event, last_event_id)
+                    _set_retry(event, retry_of_block)
+                    out.append(event)
+                    data = []
+                event_type, retry_of_block = b"", None
+                self._values, self._begun = 0, -1
             else:
-                name, colon, value = line.partition(b":")
+                name, _, value = line.partition(b":")
                 if value.startswith(b" "):
                     value = value[1:]
                 if name == b"event":
-                    self._event = value
+                    event_type = value
                 elif name == b"data":
                     data.append(value)
                 elif not name:
@@ -433,77 +460,62 @@ class EventParser:
                 elif not _is_held(line):
                     self._ignored_lines += 1
                 elif name == b"id":
-                    self._id = value
+                    id_value = value
                 else:
-                    self._retry = self._retry_of_block = _to_int(value)
+                    self._retry = retry_of_block = _to_int(value)
+        self._event, self._id, self._last_event_id = event_type, id_value, last_event_id
+        self._retry_of_block = retry_of_block
 
         # What is left belongs to a block whose blank line has not come: hold its fields, as they were written.
-        for number in range(first, whole):
-            if _is_held(lines[number]):
+        for number in range(first, len(lines)):
+            line = lines[number]
+            if number == too_large:
                 if self._begun < 0:
                     self._begun = self._begin_of_line(number, lines, begun, chunk, rest_size)
-                if self._held:
-                    self._held += b"\n"
-                self._held += lines[number]
-                self._values += len(_value_of(lines[number])) + 1
-        if whole < len(lines):
-            if self._begun < 0:
-                self._begun = self._begin_of_line(whole, lines, begun, chunk, rest_size)
-            raise EventTooLarge(self._limit, self._limit + 1, self._begun)
+                raise EventTooLarge(self._limit, self._limit + 1, self._begun)
+            if _is_held(line):
+                if self._begun < 0:
+                    self._begun = self._begin_of_line(number, lines, begun, chunk, rest_size)
+                if held:
+                    held += b"\n"
+                held += line
+                self._values += len(_value_of(line)) + 1
 
     def _begin_of_line(self, number: int, lines: list[bytes], begun: int, chunk: bytes, rest_size: int) -> int:
-        """Say where in the stream line `number` of this chunk begins."""
+        """Say where in the stream line `number` of this chunk's complete lines begins."""
         if number == 0:
             return self._line_begun
+        if number == len(lines):
+            return begun + len(chunk) - rest_size
         if b"\r" not in chunk:
             return begun + len(chunk) - rest_size - sum(len(line) + 1 for line in lines[number:])
-        return begun + next(islice(_LINE_END.finditer(chunk), number - 1, None)).end()
+        ends = [end.end() for end in _LINE_END.finditer(chunk)]
+        return begun + ends[number - len(lines) - 1]
 
-    def _first_too_large(self, lines: list[bytes], first: int, everything: bool) -> int:
-        """Return the index of the first line with which more than the limit was held, or len(lines).
+    def _first_too_large(self, lines: list[bytes], everything: bool) -> int | None:
+        """Return the index of the first line with which more than the limit was held, or None.
 
         The answer is that of one byte at a time, so that no cut changes it.
         """
         values = self._values
-        for number in range(first, len(lines)):
-            line = lines[number]
+        for number, line in enumerate(lines):
             if not line:
                 values = 0
             elif values + _size_while_open(line, everything) > self._limit:
                 return number
             elif _is_held(line):
                 values += len(_value_of(line)) + 1
-        return len(lines)
-
-    def _blank_line(self, data: list[bytes], out: list[Any]) -> None:
-        """Dispatch the event, if the block has data, and begin a new block."""
-        if self._held:
-            held = bytes(self._held).split(b"\n")
-            data = [_value_of(line) for line in held if line.startswith(b"data")] + data
-            self._held = bytearray()
-        if self._id is not None:
-            self._last_event_id = self._id.decode("utf-8", "replace")
-            self._id = None
-        if data:
-            text = (data[0] if len(data) == 1 else b"\n".join(data)).decode("utf-8", "replace")
-            event = _new_event(Event)
-            _set_event(event, self._event.decode("utf-8", "replace") if self._event else "message")
-            _set_data(event, text)
-            _set_id(event, self._last_event_id)
-            _set_retry(event, self._retry_of_block)
-            out.append(event)
-        self._event = b""
-        self._retry_of_block = None
-        self._values = 0
-        self._begun = -1
+        return None
 
     def _take_rest(self, rest: bytes, everything: bool) -> None:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         known = self._line_size
-        self._line_size += len(rest)
+        self._line_size = known + len(rest)
         if self._dropping:
             return
         self._line.append(rest)
+        if self._kind == _FIELD and self._values + self._line_size <= self._limit:
+            return  # the way of most pieces
         if self._kind == _UNDECIDED:
             self._kind = _kind_of_beginning(b"".join(self._line))
         if self._kind == _UNDECIDED:
