@@ -19,6 +19,8 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 import codecs
 import json
+import re
+from json.decoder import scanstring
 
 from levada._wire import Comment, Remainder, Stray
 from levada.errors import EventTooLarge, MalformedPayload, UsageError
@@ -29,6 +31,7 @@ cdef Py_ssize_t DEFAULT_LIMIT = 64 * 1024 * 1024
 cdef Py_ssize_t LARGEST_LIMIT = 0x7FFFFFFFFFFFFFFF
 cdef Py_ssize_t MAX_RETRY_DIGITS = 10_000
 cdef Py_ssize_t INT_DIGITS = 4_000
+cdef object SURROGATE = re.compile("[\ud800-\udfff]")
 cdef str MESSAGE = "message"
 cdef str USE_FEED_TEXT = "; use feed_text for text"
 
@@ -37,6 +40,13 @@ cdef enum:
     CR = 13
     SPACE = 32
     COLON = 58
+
+# What is handed out: events; all (with comments and strays); or frames (see _feed_frames), with strays.
+cdef enum Mode:
+    EVENTS
+    ALL
+    FRAMES
+
 
 # What an open line will be, known as early as its first bytes allow.
 cdef enum Kind:
@@ -171,7 +181,7 @@ cdef class Utf8Decoder:
         return text
 
     def reset(self):
-        """Forget everything, an error too: the next chunk begins a new stream."""
+        """Forget mode, an error too: the next chunk begins a new stream."""
         self._pending, self._spent = b"", None
 
 
@@ -298,6 +308,163 @@ cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
     return fault(line, size, kind) < 0
 
 
+cdef class TextLog:
+    """TextLog()
+    --
+
+    A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    """
+
+    cdef list _blocks
+    cdef list _pieces
+    cdef Py_ssize_t _length
+
+    def __init__(self):
+        self._blocks = []
+        self._pieces = []
+        self._length = 0
+
+    @property
+    def length(self):
+        """The length of the text, in characters."""
+        return self._length
+
+    def append(self, str text not None, /):
+        """Append; return the new length."""
+        return self.add(text)
+
+    cdef Py_ssize_t add(self, str text) except -1:
+        self._pieces.append(text)
+        if len(self._pieces) >= 256:
+            self._blocks.append("".join(self._pieces))
+            self._pieces = []
+        self._length += len(text)
+        return self._length
+
+    def text(self):
+        """Return the whole text; joined at the first call after an append, and kept."""
+        if self._pieces or len(self._blocks) > 1:
+            self._blocks = ["".join(self._blocks) + "".join(self._pieces)]
+            self._pieces = []
+        return self._blocks[0] if self._blocks else ""
+
+
+cdef enum:
+    HOLES = 4  # a stencil has at most this many
+
+
+@cython.final
+cdef class Stencil:
+    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
+    --
+
+    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes with holes, `literals` one more than
+    `holes`. Holes: "t" (once) the inside of the JSON string that is the text, "s" of a string and "n" a number that
+    do not matter. A match makes the delta `make(text, channel, choice, block, kind, log, log.append(text))`.
+    Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
+    """
+
+    cdef readonly str event
+    cdef readonly TextLog log
+    cdef tuple _literals  # keeps the bytes alive to which the pointers point
+    cdef int _holes
+    cdef char _hole[HOLES]
+    cdef Bytes _literal[HOLES + 1]
+    cdef Py_ssize_t _literal_size[HOLES + 1]
+    cdef object _make
+    cdef str _channel
+    cdef object _choice
+    cdef object _block
+    cdef object _kind
+
+    def __init__(
+        self, str event not None, tuple literals not None, str holes not None, make, str channel not None, choice,
+        block, kind, TextLog log not None
+    ):
+        if self._literals is not None:
+            raise TypeError("a Stencil is made once")
+        if (
+            len(literals) != len(holes) + 1
+            or len(holes) > HOLES
+            or holes.count("t") != 1
+            or not set(holes) <= {"t", "s", "n"}
+            or not all(type(literal) is bytes for literal in literals)
+        ):
+            raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
+        self._literals = literals
+        self._holes = len(holes)
+        cdef int i
+        for i in range(self._holes + 1):
+            self._literal[i] = <Bytes>PyBytes_AS_STRING(<bytes>literals[i])
+            self._literal_size[i] = len(<bytes>literals[i])
+            if i < self._holes:
+                self._hole[i] = ord(holes[i])
+        self._make, self._channel, self._choice, self._block, self._kind = make, channel, choice, block, kind
+        self.event = event
+        self.log = log
+
+    def match(self, bytes data not None, /):
+        """Return the text where `data` fits, else None; also None where only a full JSON decoder can tell."""
+        return self.match_bytes(<Bytes>PyBytes_AS_STRING(data), len(data))
+
+    def delta(self, bytes data not None, /):
+        """Return the delta where `data` fits, appended to the log, else None."""
+        cdef str text = self.match_bytes(<Bytes>PyBytes_AS_STRING(data), len(data))
+        return None if text is None else self.make_delta(text)
+
+    cdef object make_delta(self, str text):
+        return self._make(text, self._channel, self._choice, self._block, self._kind, self.log, self.log.add(text))
+
+    cdef str match_bytes(self, Bytes at, Py_ssize_t size):
+        cdef Bytes end = at + size
+        cdef Bytes begin
+        cdef Bytes text_begin = NULL
+        cdef Bytes text_end = NULL
+        cdef bint escaped = False
+        cdef int i
+        cdef str text
+        # the end is compared first: where the tail differs, as in a finish, nothing else need be read
+        i = self._holes
+        if size < self._literal_size[i] or memcmp(end - self._literal_size[i], self._literal[i], self._literal_size[i]) != 0:
+            return None
+        for i in range(self._holes):
+            if end - at < self._literal_size[i] or memcmp(at, self._literal[i], self._literal_size[i]) != 0:
+                return None
+            at += self._literal_size[i]
+            begin = at
+            if self._hole[i] == 110:  # n
+                while at < end and at - begin < 18 and 48 <= at[0] <= 57:
+                    at += 1
+                if at == begin or (begin[0] == 48 and at - begin > 1):
+                    return None
+            else:
+                while at < end and at[0] != 34:
+                    if at[0] < 32:
+                        return None
+                    if at[0] == 92:
+                        escaped = True
+                        at += 1
+                        if self._hole[i] != 116 or at == end or at[0] < 32:
+                            return None
+                    at += 1
+                if at >= end:
+                    return None
+                if self._hole[i] == 116:  # t
+                    text_begin = begin
+                    text_end = at
+        if end - at != self._literal_size[self._holes]:
+            return None
+        text = to_text(text_begin, text_end - text_begin)
+        if escaped:
+            try:
+                text, _ = scanstring(text + '"', 0, True)
+            except ValueError:
+                return None
+            if SURROGATE.search(text):
+                return None
+        return text
+
+
 # A field line of the open block that came in this chunk, not yet copied. At most this many wait; then all are held.
 cdef enum:
     WAITING = 4
@@ -328,8 +495,10 @@ cdef class EventParser:
     cdef Py_ssize_t _offset  # bytes of the stream before this chunk
     cdef int _bom  # how many bytes of a byte order mark have come; -1 once that is decided
     cdef bint _skip_lf  # the last chunk ended in CR: an LF that comes first belongs to it
+    cdef bint _busy
     cdef tuple _spent
     cdef object _closed
+    cdef list _stencils  # only while a chunk is taken
     # the open line
     cdef Buffer _line
     cdef Py_ssize_t _line_size  # of what came of it, also of what is not held
@@ -353,6 +522,8 @@ cdef class EventParser:
         self._line.size = self._line.room = self._held.size = self._held.room = 0
 
     def __init__(self, *, max_event_bytes=DEFAULT_LIMIT, last_event_id=""):
+        if self._busy:
+            raise UsageError("the parser is already taking a chunk; one parser belongs to one stream")
         self._limit = checked_limit(max_event_bytes, "max_event_bytes")
         if type(last_event_id) is not str:
             raise TypeError(f"last_event_id must be str, not {type(last_event_id).__name__}")
@@ -364,7 +535,7 @@ cdef class EventParser:
         self._offset = 0
         self._bom = 0
         self._skip_lf = False
-        self._spent = self._closed = None
+        self._spent = self._closed = self._stencils = None
         self._line_size = self._line_begun = 0
         self._kind = UNDECIDED
         self._dropping = False
@@ -403,26 +574,53 @@ cdef class EventParser:
         """
         if type(chunk) is not bytes:
             chunk = as_bytes(chunk, "feed", USE_FEED_TEXT)
-        return self._take(<bytes>chunk, False)
+        return self._take(<bytes>chunk, EVENTS)
 
     def feed_all(self, chunk, /):
         """Do as `feed` does, and return comments and lines that are no known field as well, in wire order.
 
         Such a line counts towards `max_event_bytes` while it is open. One whose beginning `feed` took is not given.
         """
-        return self._take(as_bytes(chunk, "feed_all", USE_FEED_TEXT), True)
+        return self._take(as_bytes(chunk, "feed_all", USE_FEED_TEXT), ALL)
 
     def feed_text(self, text, /):
         """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
         if not isinstance(text, str):
             raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
-        return self._take(str.encode(text, "utf-8", "surrogatepass"), False)
+        return self._take(str.encode(text, "utf-8", "surrogatepass"), EVENTS)
+
+    def _feed_frames(self, chunk, list stencils, /):
+        """Do as `feed` does for a turn, and return frames in wire order.
+
+        A frame is the delta of the first stencil that fits, a pair of event type and data as bytes, or a Stray. Once
+        a frame is no delta, stencils rest until the next chunk: the turn must see that frame first.
+        """
+        for item in stencils:
+            if type(item) is not Stencil:
+                raise TypeError(f"a stencil must be Stencil, not {type(item).__name__}")
+        self._stencils = stencils if stencils else None
+        try:
+            return self._take(as_bytes(chunk, "feed", USE_FEED_TEXT), FRAMES)
+        finally:
+            self._stencils = None
+
+    def _close_frames(self):
+        """Do as `close` does, and return the unterminated line too where it is no known field."""
+        cdef Kind kind
+        stray = None
+        if self._line_size and not self._dropping and self._line.size:
+            kind = kind_of(self._line.begin, self._line.size)
+            if kind == STRAY:
+                stray = Stray(to_text(self._line.begin, self._line.size))
+        return self.close(), stray
 
     def close(self):
         """End the stream; return what no blank line closed: discarded, as the standard says, but reported.
 
         A second call returns an equal Remainder. Raises EventTooLarge where the parser is spent.
         """
+        if self._busy:
+            raise UsageError("the parser is already taking a chunk; one parser belongs to one stream")
         if self._spent is not None:
             raise EventTooLarge(*self._spent)
         if self._closed is None:
@@ -433,15 +631,18 @@ cdef class EventParser:
 
     # What follows is private, in the order in which a chunk meets it.
 
-    cdef list _take(self, bytes chunk, bint everything):
+    cdef list _take(self, bytes chunk, Mode mode):
+        if self._busy:  # from a finalizer, or from another thread: pointers are in use
+            raise UsageError("the parser is already taking a chunk; one parser belongs to one stream")
         if self._spent is not None:
             raise EventTooLarge(*self._spent)
         if self._closed is not None:
             raise UsageError("the stream was closed; make a new EventParser for the next one")
         cdef list out = []
+        self._busy = True
         try:
             self._take_bytes(
-                <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), everything, out
+                <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out
             )
         except EventTooLarge as error:
             self._spent = error.args
@@ -450,10 +651,11 @@ cdef class EventParser:
             error.completed = tuple(out)
             raise
         finally:
+            self._busy = False
             self._waiting_lines = 0  # they point into the chunk
         return out
 
-    cdef int _take_bytes(self, Bytes base, Py_ssize_t size, bint everything, list out) except -1:
+    cdef int _take_bytes(self, Bytes base, Py_ssize_t size, Mode mode, list out) except -1:
         """Take a chunk. `base` is its first byte, `offset` the place of `base` in the stream."""
         cdef Bytes at = base
         cdef Bytes end = base + size
@@ -463,7 +665,7 @@ cdef class EventParser:
         cdef Kind kind
         self._offset += size
         if self._bom >= 0 and at < end:
-            at = self._without_bom(at, end, everything)
+            at = self._without_bom(at, end, mode)
         if self._skip_lf and at < end:
             self._skip_lf = False
             if at[0] == LF:
@@ -477,7 +679,7 @@ cdef class EventParser:
             next_cr = end
         while at < end:
             if at[0] == LF and self._line_size == 0:
-                self._blank_line(out)  # the second of two LF, as after nearly every event: no search needed
+                self._blank_line(mode, out)  # the second of two LF, as after nearly every event: no search needed
                 at += 1
                 self._line_begun = offset + (at - base)
                 continue
@@ -488,11 +690,11 @@ cdef class EventParser:
                 if line_end == end:
                     break
             if self._line_size:
-                self._end_open_line(at, line_end - at, everything, out)
+                self._end_open_line(at, line_end - at, mode, out)
             elif line_end == at:
-                self._blank_line(out)
+                self._blank_line(mode, out)
             else:
-                self._take_line(at, line_end - at, kind_of(at, line_end - at), offset + (at - base), everything, out)
+                self._take_line(at, line_end - at, kind_of(at, line_end - at), offset + (at - base), mode, out)
             at = line_end + 1
             if line_end == next_cr:
                 if at == end:
@@ -505,10 +707,10 @@ cdef class EventParser:
             self._line_begun = offset + (at - base)
         self._hold_waiting()
         if at < end:
-            self._take_rest(at, end - at, everything)
+            self._take_rest(at, end - at, mode)
         return 0
 
-    cdef Bytes _without_bom(self, Bytes at, Bytes end, bint everything) except NULL:
+    cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode) except NULL:
         """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
         cdef Bytes bom = b"\xef\xbb\xbf"
         cdef int known = self._bom
@@ -521,24 +723,25 @@ cdef class EventParser:
             # it was none: the bytes that looked like it are the beginning of a line
             if self._bom:
                 self._line_begun = 0
-                self._take_rest(bom, self._bom, everything)
+                self._take_rest(bom, self._bom, mode)
             self._bom = -1
         return at
 
     cdef int _take_line(
-        self, Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t begun, bint everything, list out
+        self, Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t begun, Mode mode, list out
     ) except -1:
         """Take a complete, non-empty line. `line` points into the chunk or into the open line, good until its end."""
         cdef Py_ssize_t start, bad = -1
         if kind >= ID:
             if kind == COMMENT or kind == STRAY:
-                if everything and self._values + size > self._limit:
+                if (mode == ALL or (mode == FRAMES and kind == STRAY)) and self._values + size > self._limit:
                     raise self._too_large(begun)
                 if kind == STRAY:
                     self._ignored_lines += 1
-                    if everything:
+                    if mode != EVENTS:
+                        self._stencils = None
                         out.append(Stray(to_text(line, size)))
-                elif everything:
+                elif mode == ALL:
                     start = value_start(line, size, 0)
                     out.append(Comment(to_text(line + start, size - start)))
                 return 0
@@ -560,7 +763,7 @@ cdef class EventParser:
             self._begun = begun
         return 0
 
-    cdef int _end_open_line(self, Bytes rest, Py_ssize_t size, bint everything, list out) except -1:
+    cdef int _end_open_line(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Take the last bytes of the open line, of which former chunks brought the beginning."""
         cdef Py_ssize_t begun = self._line_begun
         self._line_size = 0
@@ -574,7 +777,7 @@ cdef class EventParser:
             buffer_append(&self._line, rest, size)
         self._kind = UNDECIDED
         self._take_line(
-            self._line.begin, self._line.size, kind_of(self._line.begin, self._line.size), begun, everything, out
+            self._line.begin, self._line.size, kind_of(self._line.begin, self._line.size), begun, mode, out
         )
         return 0
 
@@ -591,6 +794,8 @@ cdef class EventParser:
         return 0
 
     cdef str _type_of(self, Bytes begin, Py_ssize_t size):
+        if size == 0:
+            return MESSAGE
         if size == self._type_size and memcmp(begin, self._type_bytes, size) == 0:
             return self._type
         cdef str text = to_text(begin, size)
@@ -600,13 +805,13 @@ cdef class EventParser:
             self._type = text
         return text
 
-    cdef int _blank_line(self, list out) except -1:
+    cdef int _blank_line(self, Mode mode, list out) except -1:
         """Dispatch the event, if the block has data, and begin a new block."""
         cdef Event event
         cdef Line* line
         cdef str type_ = MESSAGE
-        cdef str data = None
-        cdef Py_ssize_t start
+        cdef Bytes data = NULL
+        cdef Py_ssize_t start, size = 0
         cdef int i
         if self._begun < 0:
             return 0
@@ -614,73 +819,89 @@ cdef class EventParser:
             for i in range(self._waiting_lines):
                 line = &self._waiting[i]
                 if line.kind == DATA:
-                    if data is not None:
+                    if data is not NULL:
                         self._hold_waiting()  # several data lines: join them in the buffer
                         break
                     start = value_start(line.begin, line.size, 4)
-                    data = to_text(line.begin + start, line.size - start)
+                    data = line.begin + start
+                    size = line.size - start
                 elif line.kind == EVENT:
                     start = value_start(line.begin, line.size, 5)
-                    type_ = self._type_of(line.begin + start, line.size - start) if start < line.size else MESSAGE
+                    type_ = self._type_of(line.begin + start, line.size - start)
                 elif line.kind == ID:
                     start = value_start(line.begin, line.size, 2)
                     self._last_event_id = to_text(line.begin + start, line.size - start)
         else:
             self._hold_waiting()
         if self._held.size:
-            type_, data = self._read_held()
-        if data is not None:
-            event = Event.__new__(Event)
-            event.event = type_
-            event.data = data
-            event.id = self._last_event_id
-            event.retry = self._retry_of_block
-            out.append(event)
+            type_ = self._read_held(&size)
+            data = NULL if size < 0 else self._held.begin
+        if data is not NULL:
+            if mode == FRAMES:
+                out.append(self._frame(type_, data, size))
+            else:
+                event = Event.__new__(Event)
+                event.event = type_
+                event.data = to_text(data, size)
+                event.id = self._last_event_id
+                event.retry = self._retry_of_block
+                out.append(event)
+        buffer_clear(&self._held)
         self._waiting_lines = 0
         self._retry_of_block = None
         self._values = 0
         self._begun = -1
         return 0
 
-    cdef tuple _read_held(self):
-        """Return type and data of the held block, set the last event ID, and empty the buffer.
+    cdef object _frame(self, str type_, Bytes data, Py_ssize_t size):
+        cdef Stencil stencil
+        if self._stencils is not None:
+            for item in self._stencils:
+                stencil = <Stencil>item
+                if stencil.event is type_ or stencil.event == type_:
+                    text = stencil.match_bytes(data, size)
+                    if text is not None:
+                        return stencil.make_delta(text)
+            self._stencils = None
+        return type_, PyBytes_FromStringAndSize(<const char*>data, size)
 
-        Data values are joined in place: what is written is never longer than what has been read.
+    cdef str _read_held(self, Py_ssize_t* size):
+        """Return the type of the held block and set the last event ID; its data is then the first `size` bytes held.
+
+        Data values are joined in place: what is written is never longer than what has been read. `size` is -1
+        where there is no data line.
         """
         cdef Bytes at = self._held.begin
         cdef Bytes end = at + self._held.size
         cdef Bytes line_end
         cdef unsigned char* write = self._held.begin
-        cdef Py_ssize_t start, size
+        cdef Py_ssize_t start, line_size
         cdef Kind kind
         cdef str type_ = MESSAGE
-        cdef str data = None
         cdef bint has_data = False
         while at < end:
             line_end = <Bytes>memchr(at, LF, end - at)
             if line_end is NULL:
                 line_end = end
-            size = line_end - at
-            kind = kind_of(at, size)
-            start = value_start(at, size, name_size_of(kind))
+            line_size = line_end - at
+            kind = kind_of(at, line_size)
+            start = value_start(at, line_size, name_size_of(kind))
             if kind == DATA:
                 if has_data:
                     write[0] = LF
                     write += 1
                 has_data = True
-                memmove(write, at + start, size - start)
-                write += size - start
+                memmove(write, at + start, line_size - start)
+                write += line_size - start
             elif kind == EVENT:
-                type_ = self._type_of(at + start, size - start) if start < size else MESSAGE
+                type_ = self._type_of(at + start, line_size - start)
             elif kind == ID:
-                self._last_event_id = to_text(at + start, size - start)
+                self._last_event_id = to_text(at + start, line_size - start)
             at = line_end + 1
-        if has_data:
-            data = to_text(self._held.begin, write - self._held.begin)
-        buffer_clear(&self._held)
-        return type_, data
+        size[0] = write - self._held.begin if has_data else -1
+        return type_
 
-    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, bint everything) except -1:
+    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode) except -1:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
@@ -691,14 +912,17 @@ cdef class EventParser:
         if known == 0:
             buffer_clear(&self._line)
             self._kind = kind_of_beginning(rest, size)
-        if (self._kind != COMMENT and self._kind != STRAY) or everything:
+        if mode == ALL or (self._kind != COMMENT and (self._kind != STRAY or mode == FRAMES)):
             buffer_append(&self._line, rest, size)
             if self._kind == UNDECIDED and known:
                 self._kind = kind_of_beginning(self._line.begin, self._line_size)
         if self._kind == UNDECIDED:
             return 0
-        if self._kind == COMMENT or self._kind == STRAY:
-            if not everything:
+        if self._kind == COMMENT:
+            if mode != ALL:
+                ignored = 0
+        elif self._kind == STRAY:
+            if mode == EVENTS:
                 ignored = 0
         elif self._kind == ID:
             nul = memchr(rest, 0, size)

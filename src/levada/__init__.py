@@ -5,14 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from levada._backend import BACKEND, BACKEND_REASON
+from levada.deltas import (
+    Anomalies,
+    Anomaly,
+    Choice,
+    Citation,
+    Delta,
+    Finish,
+    Opaque,
+    Part,
+    Reference,
+    TextDelta,
+    TextReplaced,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+    UsageUpdate,
+)
+from levada.dialects import DIALECTS, PROFILES, Profile
 from levada.errors import (
+    Blocked,
+    Cancelled,
     EventTooLarge,
     LevadaError,
     MalformedPayload,
+    NotFinished,
+    ProtocolError,
+    ProviderError,
     StreamError,
+    TooLarge,
+    TransportError,
     TransportRewound,
+    Truncated,
+    TurnError,
+    TurnTimeout,
     UsageError,
 )
+from levada.finished import FinishedTurn
 from levada.frames import JsonArray, JsonLines
 from levada.sse import (
     Comment,
@@ -27,7 +56,9 @@ from levada.sse import (
     encode_json,
     iter_events,
 )
+from levada.lifecycle import State
 from levada.transport import CumulativeText
+from levada.turn import Turn
 
 if TYPE_CHECKING:
     __version__: str
@@ -35,20 +66,51 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKEND",
     "BACKEND_REASON",
+    "DIALECTS",
+    "PROFILES",
+    "Anomalies",
+    "Anomaly",
+    "Blocked",
+    "Cancelled",
+    "Choice",
+    "Citation",
     "Comment",
     "CumulativeText",
+    "Delta",
     "Event",
     "EventParser",
     "EventTooLarge",
+    "Finish",
+    "FinishedTurn",
     "JsonArray",
     "JsonLines",
     "LevadaError",
     "MalformedPayload",
+    "NotFinished",
+    "Opaque",
+    "Part",
+    "Profile",
+    "ProtocolError",
+    "ProviderError",
+    "Reference",
     "Remainder",
+    "State",
     "Stray",
     "StreamError",
+    "TextDelta",
+    "TextReplaced",
+    "TooLarge",
+    "ToolCall",
+    "ToolCallDelta",
+    "TransportError",
     "TransportRewound",
+    "Truncated",
+    "Turn",
+    "TurnError",
+    "TurnTimeout",
+    "Usage",
     "UsageError",
+    "UsageUpdate",
     "Utf8Decoder",
     "__version__",
     "aiter_events",

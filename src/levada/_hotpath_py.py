@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from itertools import islice
+from json.decoder import scanstring
 from typing import Any, Final, NoReturn, final
 
 from levada._wire import Comment, Remainder, Stray
@@ -33,6 +33,9 @@ _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 _UNDECIDED, _FIELD, _ID, _RETRY, _COMMENT, _STRAY = range(6)
 _KINDS: Final = {b"data": _FIELD, b"event": _FIELD, b"id": _ID, b"retry": _RETRY}
 _BEGINNINGS: Final = frozenset(name[:end] for name in _KINDS for end in range(1, len(name) + 1))
+
+# What is handed out: events; all (with comments and strays); or frames (see _feed_frames), with strays.
+_EVENTS, _ALL, _FRAMES = range(3)
 
 _USE_FEED_TEXT: Final = "; use feed_text for text"
 
@@ -102,7 +105,7 @@ class Utf8Decoder:
         return text
 
     def reset(self) -> None:
-        """Forget everything, an error too: the next chunk begins a new stream."""
+        """Forget mode, an error too: the next chunk begins a new stream."""
         self._pending, self._spent = b"", None
 
 
@@ -219,12 +222,118 @@ def _is_held(line: bytes) -> bool:
     return _fault(line) < 0
 
 
-def _size_while_open(line: bytes, everything: bool) -> int:
+def _size_while_open(line: bytes, mode: int) -> int:
     """Return how many bytes of a complete, non-empty line were held while it was open, at the most."""
-    if line.partition(b":")[0] not in _KINDS:
-        return len(line) if everything else 0
+    name = line.partition(b":")[0]
+    if name not in _KINDS:
+        return len(line) if mode == _ALL or (name and mode == _FRAMES) else 0
     fault = _fault(line)
     return len(line) if fault < 0 else fault
+
+
+class TextLog:
+    """TextLog()
+    --
+
+    A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    """
+
+    __slots__ = ("_blocks", "_length", "_pieces")
+
+    _PIECES = 256  # joined at this many: large enough to be rare, small enough that the pieces' own weight stays small
+
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+        self._pieces: list[str] = []
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """The length of the text, in characters."""
+        return self._length
+
+    def append(self, text: str, /) -> int:
+        """Append; return the new length."""
+        self._pieces.append(text)
+        if len(self._pieces) >= self._PIECES:
+            self._blocks.append("".join(self._pieces))
+            self._pieces = []
+        self._length += len(text)
+        return self._length
+
+    def text(self) -> str:
+        """Return the whole text; joined at the first call after an append, and kept."""
+        if self._pieces or len(self._blocks) > 1:
+            self._blocks = ["".join(self._blocks) + "".join(self._pieces)]
+            self._pieces = []
+        return self._blocks[0] if self._blocks else ""
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_HOLES: Final = {
+    "t": rb'([^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*)',  # the text: the inside of a JSON string
+    "s": rb'[^"\\\x00-\x1f]*',  # the inside of a string that does not matter
+    "n": rb"(?:0|[1-9][0-9]{0,17})",  # a number that does not matter
+}
+
+
+class Stencil:
+    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
+    --
+
+    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes with holes, `literals` one more than
+    `holes`. Holes: "t" (once) the inside of the JSON string that is the text, "s" of a string and "n" a number that
+    do not matter. A match makes the delta `make(text, channel, choice, block, kind, log, log.append(text))`.
+    Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
+    """
+
+    __slots__ = ("_made", "_pattern", "event", "log")
+
+    def __init__(
+        self,
+        event: str,
+        literals: tuple[bytes, ...],
+        holes: str,
+        make: Any,
+        channel: str,
+        choice: int,
+        block: int,
+        kind: str | None,
+        log: TextLog,
+    ) -> None:
+        if len(literals) != len(holes) + 1 or holes.count("t") != 1 or not set(holes) <= set(_HOLES):
+            raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
+        pattern = re.escape(literals[0])
+        for hole, literal in zip(holes, literals[1:], strict=True):
+            pattern += _HOLES[hole] + re.escape(literal)
+        self._pattern = re.compile(pattern, re.DOTALL)
+        self._made = (make, channel, choice, block, kind)
+        self.event = event
+        self.log = log
+
+    def match(self, data: bytes, /) -> str | None:
+        """Return the text where `data` fits, else None; also None where only a full JSON decoder can tell."""
+        found = self._pattern.fullmatch(data)
+        if found is None:
+            return None
+        raw = found[1]
+        text = raw.decode("utf-8", "replace")
+        if b"\\" in raw:
+            try:
+                text, _ = scanstring(text + '"', 0, True)
+            except ValueError:
+                return None
+            if _SURROGATE.search(text):
+                return None
+        return text
+
+    def delta(self, data: bytes, /) -> Any:
+        """Return the delta where `data` fits, appended to the log, else None."""
+        text = self.match(data)
+        if text is None:
+            return None
+        make, channel, choice, block, kind = self._made
+        return make(text, channel, choice, block, kind, self.log, self.log.append(text))
 
 
 class EventParser:
@@ -258,6 +367,7 @@ class EventParser:
         "_retry_of_block",
         "_skip_lf",
         "_spent",
+        "_stencils",
         "_unsettled",
         "_values",
     )
@@ -276,6 +386,7 @@ class EventParser:
         self._skip_lf = False  # the last chunk ended in CR: an LF that comes first belongs to it
         self._spent: tuple[Any, ...] | None = None
         self._closed: Remainder | None = None
+        self._stencils: list[Stencil] = []
         # the open line, in pieces, so that a long one is joined once
         self._line: list[bytes] = []
         self._line_size = 0
@@ -315,20 +426,36 @@ class EventParser:
         """
         if type(chunk) is not bytes:
             chunk = _as_bytes(chunk, "feed", _USE_FEED_TEXT)
-        return self._take(chunk, False)
+        return self._take(chunk, _EVENTS)
 
     def feed_all(self, chunk: bytes | bytearray | memoryview, /) -> list[Event | Comment | Stray]:
         """Do as `feed` does, and return comments and lines that are no known field as well, in wire order.
 
         Such a line counts towards `max_event_bytes` while it is open. One whose beginning `feed` took is not given.
         """
-        return self._take(_as_bytes(chunk, "feed_all", _USE_FEED_TEXT), True)
+        return self._take(_as_bytes(chunk, "feed_all", _USE_FEED_TEXT), _ALL)
 
     def feed_text(self, text: str, /) -> list[Event]:
         """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
         if not isinstance(text, str):
             raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
-        return self._take(text.encode("utf-8", "surrogatepass"), False)
+        return self._take(text.encode("utf-8", "surrogatepass"), _EVENTS)
+
+    def _feed_frames(self, chunk: bytes, stencils: list[Stencil], /) -> list[Any]:
+        """Do as `feed` does for a turn, and return frames in wire order.
+
+        A frame is the delta of the first stencil that fits, a pair of event type and data as bytes, or a Stray. Once
+        a frame is no delta, stencils rest until the next chunk: the turn must see that frame first.
+        """
+        self._stencils = stencils
+        return self._take(_as_bytes(chunk, "feed", _USE_FEED_TEXT), _FRAMES)
+
+    def _close_frames(self) -> tuple[Remainder, Stray | None]:
+        """Do as `close` does, and return the unterminated line too where it is no known field."""
+        line = b"".join(self._line)
+        name = line.partition(b":")[0]
+        stray = Stray(line.decode("utf-8", "replace")) if name and name not in _KINDS else None
+        return self.close(), stray
 
     def close(self) -> Remainder:
         """End the stream; return what no blank line closed: discarded, as the standard says, but reported.
@@ -345,7 +472,7 @@ class EventParser:
 
     # What follows is private, in the order in which a chunk meets it.
 
-    def _take(self, chunk: bytes, everything: bool) -> list[Any]:
+    def _take(self, chunk: bytes, mode: int) -> list[Any]:
         begun = self._offset
         self._offset = begun + len(chunk)
         if self._unsettled:
@@ -361,10 +488,10 @@ class EventParser:
             self._line_begun = begun
         try:
             if lines:
-                self._take_lines(lines, begun, chunk, len(rest), everything, out)
+                self._take_lines(lines, begun, chunk, len(rest), mode, out)
                 self._line_begun = begun + len(chunk) - len(rest)
             if rest:
-                self._take_rest(rest, everything)
+                self._take_rest(rest, mode)
         except EventTooLarge as error:
             self._spent = error.args
             self._unsettled = True
@@ -397,7 +524,7 @@ class EventParser:
         return begun, chunk
 
     def _take_lines(
-        self, lines: list[bytes], begun: int, chunk: bytes, rest_size: int, everything: bool, out: list[Any]
+        self, lines: list[bytes], begun: int, chunk: bytes, rest_size: int, mode: int, out: list[Any]
     ) -> None:
         """Take the lines that end in this chunk. The first one ends the open line, where there is one."""
         size_bound = self._values + self._line_size + len(chunk)
@@ -412,7 +539,7 @@ class EventParser:
             self._line, self._line_size, self._kind, self._dropping = [], 0, _UNDECIDED, False
         too_large = None
         if size_bound > self._limit:
-            too_large = self._first_too_large(lines, everything)
+            too_large = self._first_too_large(lines, mode)
         first = 0  # the first line here that belongs to the open block
         data: list[bytes] = []
         event_type, id_value, last_event_id = self._event, self._id, self._last_event_id
@@ -431,7 +558,11 @@ class EventParser:
                 if id_value is not None:
                     last_event_id = id_value.decode("utf-8", "replace")
                     id_value = None
-                if data:
+                if data and mode == _FRAMES:
+                    joined = data[0] if len(data) == 1 else b"\n".join(data)
+                    out.append(self._frame(event_type.decode("utf-8", "replace") or "message", joined))
+                    data = []
+                elif data:
                     text = (data[0] if len(data) == 1 else b"\n".join(data)).decode("utf-8", "replace")
                     event = _new_event(Event)
                     _set_event(event, event_type.decode("utf-8", "replace") if event_type else "message")
@@ -451,11 +582,12 @@ class EventParser:
                 elif name == b"data":
                     data.append(value)
                 elif not name:
-                    if everything:
+                    if mode == _ALL:
                         out.append(Comment(value.decode("utf-8", "replace")))
                 elif name not in _KINDS:
                     self._ignored_lines += 1
-                    if everything:
+                    if mode != _EVENTS:
+                        self._stencils = []
                         out.append(Stray(line.decode("utf-8", "replace")))
                 elif not _is_held(line):
                     self._ignored_lines += 1
@@ -481,6 +613,15 @@ class EventParser:
                 held += line
                 self._values += len(_value_of(line)) + 1
 
+    def _frame(self, event: str, data: bytes) -> Any:
+        for stencil in self._stencils:
+            if stencil.event == event:
+                delta = stencil.delta(data)
+                if delta is not None:
+                    return delta
+        self._stencils = []
+        return event, data
+
     def _begin_of_line(self, number: int, lines: list[bytes], begun: int, chunk: bytes, rest_size: int) -> int:
         """Say where in the stream line `number` of this chunk's complete lines begins."""
         if number == 0:
@@ -492,7 +633,7 @@ class EventParser:
         ends = [end.end() for end in _LINE_END.finditer(chunk)]
         return begun + ends[number - len(lines) - 1]
 
-    def _first_too_large(self, lines: list[bytes], everything: bool) -> int | None:
+    def _first_too_large(self, lines: list[bytes], mode: int) -> int | None:
         """Return the index of the first line with which more than the limit was held, or None.
 
         The answer is that of one byte at a time, so that no cut changes it.
@@ -501,13 +642,13 @@ class EventParser:
         for number, line in enumerate(lines):
             if not line:
                 values = 0
-            elif values + _size_while_open(line, everything) > self._limit:
+            elif values + _size_while_open(line, mode) > self._limit:
                 return number
             elif _is_held(line):
                 values += len(_value_of(line)) + 1
         return None
 
-    def _take_rest(self, rest: bytes, everything: bool) -> None:
+    def _take_rest(self, rest: bytes, mode: int) -> None:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         known = self._line_size
         self._line_size = known + len(rest)
@@ -521,8 +662,10 @@ class EventParser:
         if self._kind == _UNDECIDED:
             return
         size, ignored = self._line_size, -1
-        if self._kind in (_COMMENT, _STRAY):
-            ignored = -1 if everything else 0
+        if self._kind == _COMMENT:
+            ignored = -1 if mode == _ALL else 0
+        elif self._kind == _STRAY:
+            ignored = -1 if mode != _EVENTS else 0
         elif self._kind == _ID:
             nul = rest.find(b"\0")
             ignored = known + nul if nul >= 0 else -1

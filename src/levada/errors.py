@@ -1,8 +1,11 @@
 """Every error that levada raises: one tree, and the first branch says who was wrong.
 
     LevadaError
-    ├── StreamError       the bytes: EventTooLarge, MalformedPayload, TransportRewound
-    └── UsageError        our caller: a setting that makes no sense, a call after the end
+    ├── StreamError            the bytes: EventTooLarge, MalformedPayload, TransportRewound
+    ├── TurnError              the turn ended badly; .kind: Truncated, ProviderError, TransportError, ProtocolError,
+    │                          TooLarge, TurnTimeout, Blocked
+    ├── Cancelled, NotFinished there is no result, and why
+    └── UsageError             our caller: a setting that makes no sense, a call after the end
 
 Fields come first; the text is built from them. An error survives pickling, and two errors of one type with the
 same fields are equal, so that "every later call raises an equal error" is something a test can say.
@@ -98,3 +101,116 @@ class TransportRewound(StreamError):
             f"the text so far changed at character {self.offset}, though {self.seen} characters had been taken; "
             "start again with a new CumulativeText and a new parser"
         )
+
+
+class TurnError(LevadaError):
+    """A turn that ended badly. Never stored as an answer; `.kind` says in which way.
+
+    `type`: the provider's own word for it, or None. `message`: the provider's words, or ours. `retryable`: whether
+    another attempt may go better. `retry_after_s`: when, where the provider said so, in seconds. `raw`: the provider's
+    error object, as decoded JSON, or None.
+    """
+
+    kind: ClassVar[str] = "error"
+    _fields = ("type", "message", "retryable", "retry_after_s", "raw")
+
+    def __init__(
+        self,
+        message: str = "",
+        type: str | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        raw: Any = None,
+    ) -> None:
+        super().__init__(message, type, retryable, retry_after_s, raw)
+        self.message = message
+        self.type = type
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        self.raw = raw
+
+    def __str__(self) -> str:
+        words = self.message or "no message"
+        return f"{self.kind}: {self.type}: {words}" if self.type else f"{self.kind}: {words}"
+
+    def copy(self) -> TurnError:
+        """Return an equal error without a traceback, to be raised anew."""
+        return type(self)(self.message, self.type, self.retryable, self.retry_after_s, self.raw)
+
+    def __hash__(self) -> int:  # `raw` may be a dict
+        return hash((type(self), self.type, self.message))
+
+
+class Truncated(TurnError):
+    """The stream ended before the provider said that the turn was finished."""
+
+    kind = "truncated"
+
+
+class ProviderError(TurnError):
+    """The provider reported an error, before the stream or in it."""
+
+    kind = "provider"
+
+
+class TransportError(TurnError):
+    """The connection failed."""
+
+    kind = "transport"
+
+
+class ProtocolError(TurnError):
+    """The bytes broke their own rules in a way that may have lost text, tool arguments or a finish."""
+
+    kind = "protocol"
+
+
+class TooLarge(TurnError):
+    """The turn went over one of its limits."""
+
+    kind = "too_large"
+
+
+class TurnTimeout(TurnError):
+    """Nothing came in time."""
+
+    kind = "timeout"
+
+
+class Blocked(TurnError):
+    """A reviewer stopped the turn."""
+
+    kind = "blocked"
+
+
+class NotFinished(LevadaError):
+    """There is no result yet: the turn has not ended. `state`: where it is."""
+
+    _fields = ("state",)
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"the turn is {self.state}; a result exists only once its provider has finished it"
+
+
+class Cancelled(LevadaError):
+    """There is no result: we stopped the turn.
+
+    `asked`: that the upstream was asked to stop. `upstream_closed`: whether it is known to be closed (None: nobody
+    looked). `by`: who cancelled, in the caller's words.
+    """
+
+    _fields = ("asked", "upstream_closed", "by")
+
+    def __init__(self, asked: bool = True, upstream_closed: bool | None = None, by: str | None = None) -> None:
+        super().__init__(asked, upstream_closed, by)
+        self.asked = asked
+        self.upstream_closed = upstream_closed
+        self.by = by
+
+    def __str__(self) -> str:
+        closed = {True: "closed", False: "still open", None: "not known to be closed"}[self.upstream_closed]
+        return f"the turn was cancelled{f' by {self.by}' if self.by else ''}; its upstream is {closed}"
