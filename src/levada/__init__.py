@@ -43,6 +43,7 @@ from levada.errors import (
 )
 from levada.finished import FinishedTurn
 from levada.frames import JsonArray, JsonLines
+from levada.lifecycle import State
 from levada.sse import (
     Comment,
     Event,
@@ -56,7 +57,6 @@ from levada.sse import (
     encode_json,
     iter_events,
 )
-from levada.lifecycle import State
 from levada.transport import CumulativeText
 from levada.turn import Turn
 
@@ -122,7 +122,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> str:
-    """Give the version, which stands in pyproject.toml alone; reading it takes time that most programs need not spend."""
+    """Give the version, which stands in pyproject.toml alone; reading it takes time that most need not spend."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version  # noqa: PLC0415
