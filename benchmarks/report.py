@@ -72,7 +72,7 @@ def table_text(run: Run) -> str:
     """Lay out the one table: a block for each workload, a line for each contestant, a column for each delivery."""
     width = max(len(name) for name in run.versions) + 4
     lines = [
-        f"How many times the time of {run.base}: best of {run.series} medians (min..max of {run.series * run.rounds} "
+        f"How many times the processor time of {run.base}: best of {run.series} medians (min..max of {run.series * run.rounds} "
         "rounds). Floors find no events."
     ]
     for workload, cells in run.by_workload():
@@ -252,7 +252,7 @@ def _markdown(run: Run) -> str:
         f"- {run.series} series of {run.rounds} rounds; each value is the best of the series' medians (min..max)"
     )
     lines += [f"- **not measured**: {name} ({why})" for name, why in run.absent.items()]
-    lines += ["", f"Time in times of {run.base}; more than 1 means that {run.base} is quicker.", ""]
+    lines += ["", f"Processor time in times of {run.base}; more than 1 means that {run.base} is quicker.", ""]
     for workload, cells in run.by_workload():
         lines.append(f"| {workload} ({_amount(cells[0])}) | {' | '.join(c.delivery for c in cells)} |")
         lines.append("|---|" + "---:|" * len(cells))
