@@ -22,8 +22,8 @@ from benchmarks.workloads import Workload
 NODE_PARSER: Final = "eventsource-parser"
 DECODERS: Final = MappingProxyType(
     {
-        "TextDecoder": (NODE_PARSER, "new TextDecoder().decode(chunk, {stream: true})"),
-        "StringDecoder": (f"{NODE_PARSER} (StringDecoder)", "new StringDecoder('utf8').write(chunk), of Node only"),
+        "TextDecoder": (NODE_PARSER, "TextDecoder.decode(chunk, {stream: true})"),
+        "StringDecoder": (f"{NODE_PARSER} (StringDecoder)", "StringDecoder.write(chunk)"),
     }
 )
 _FOLDER: Final = Path(__file__).parent / "node"

@@ -56,9 +56,13 @@ def machine() -> dict[str, str]:
     python = f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}"
     return {
         "CPU": f"{processor}, {os.cpu_count()} cores, {platform.machine()}",
-        "system": platform.system(),
+        "system": f"{platform.system()}, load average {_load()} at the end of the run, which is 1 of it",
         "Python": python,
     }
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def contestants_text(run: Run) -> str:
@@ -72,8 +76,8 @@ def table_text(run: Run) -> str:
     """Lay out the one table: a block for each workload, a line for each contestant, a column for each delivery."""
     width = max(len(name) for name in run.versions) + 4
     lines = [
-        f"How many times the processor time of {run.base}: best of {run.series} medians (min..max of {run.series * run.rounds} "
-        "rounds). Floors find no events."
+        f"How many times the processor time of {run.base}: best of {run.series} medians "
+        f"(min..max of {run.series * run.rounds} rounds). Floors find no events."
     ]
     for workload, cells in run.by_workload():
         lines += ["", f"{workload} ({_amount(cells[0])})"]
@@ -159,7 +163,9 @@ def write_plot(run: Run, path: Path) -> None:
     Raises ImportError where matplotlib is missing.
     """
     # by name, so that neither this module nor its type check needs the package
-    import_module("matplotlib").rcParams["svg.hashsalt"] = "levada"  # the same numbers give the same file
+    settings = import_module("matplotlib").rcParams
+    settings["svg.hashsalt"] = "levada"  # the same numbers give the same file
+    settings["svg.fonttype"] = "none"  # text as text: a quarter of the size
     figure_of = import_module("matplotlib.figure").Figure
     streams = [(workload, cells) for workload, cells in run.by_workload() if len(cells) > 1][:2]
     if not streams:
