@@ -165,7 +165,7 @@ def write_plot(run: Run, path: Path) -> None:
     # by name, so that neither this module nor its type check needs the package
     settings = import_module("matplotlib").rcParams
     settings["svg.hashsalt"] = "levada"  # the same numbers give the same file
-    settings["svg.fonttype"] = "none"  # text as text: a quarter of the size
+    settings["svg.fonttype"] = "none"  # text as text, not as outlines
     figure_of = import_module("matplotlib.figure").Figure
     streams = [(workload, cells) for workload, cells in run.by_workload() if len(cells) > 1][:2]
     if not streams:
