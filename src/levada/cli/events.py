@@ -84,7 +84,7 @@ def command(
         _print(tally.count(error.completed), everything, show)
         click.echo(tally.line(framing, "not reached"), err=True)
         hint = "; here: --max-event-bytes" if isinstance(error, EventTooLarge) else ""
-        raise BadStream(f"{file.name}: {error}{hint}") from error
+        raise BadStream(f"{_name(file)}: {error}{hint}") from error
     click.echo(tally.line(framing, reader.left()), err=True)
 
 
@@ -187,7 +187,11 @@ def _read(file: io.BufferedReader, chunk: int | None) -> Iterator[bytes]:
     try:
         yield from iter(read, b"")
     except OSError as error:
-        raise Unusable(f"{file.name}: cannot read: {error.strerror or error}") from error
+        raise Unusable(f"{_name(file)}: cannot read: {error.strerror or error}") from error
+
+
+def _name(file: io.BufferedReader) -> str:
+    return getattr(file, "name", "<stdin>")  # a stand-in for standard input need not have one
 
 
 def _counted(chunks: Iterable[bytes], tally: Tally) -> Iterator[bytes]:
