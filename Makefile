@@ -34,6 +34,7 @@ $(VENV)/levada.stamp: $(VENV)/venv.stamp pyproject.toml setup.py $(wildcard ext/
 	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli]'
 	touch $@
 
+# The rivals of the benchmarks, which the tests compare with too.
 $(VENV)/bench.stamp: $(VENV)/levada.stamp
 	$(PY) -m pip install --quiet --group bench
 	touch $@
@@ -51,7 +52,7 @@ demo: $(VENV)/bench.stamp   ## show levada at work: events of streams cut awkwar
 	@echo; echo "# How fast: ratios from one interleaved run"
 	$(PY) -m benchmarks --quick
 
-test: lint        ## rebuild the extension if need be, lint, and test both backends
+test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
 	$(PY) -m pytest
 
 lint: $(VENV)/levada.stamp   ## ruff, ruff format and mypy --strict
