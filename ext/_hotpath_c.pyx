@@ -87,7 +87,10 @@ cdef object to_int(bytes digits):
 
 
 cdef extern from "_utf8.h":
+    void levada_utf8_init()
     object levada_utf8_decode(Bytes begin, Py_ssize_t size)
+
+levada_utf8_init()
 
 
 cdef inline str to_text(Bytes begin, Py_ssize_t size):
@@ -187,6 +190,7 @@ cdef class Utf8Decoder:
 
 @cython.final
 @cython.no_gc
+@cython.freelist(64)  # Cython leaves it out in free-threaded builds
 cdef class Event:
     """Event(event='message', data='', id='', retry=None)
     --
@@ -692,6 +696,12 @@ cdef class EventParser:
                     break
             if self._line_size:
                 self._end_open_line(at, line_end - at, mode, out)
+            elif self._begun < 0 and line_end + 1 < end and line_end[1] == LF and self._is_whole_event(at, line_end):
+                # one data line and its blank line, as most providers write every event: nothing need be kept
+                self._dispatch(MESSAGE, at + 6, line_end - at - 6, mode, out)
+                at = line_end + 2
+                self._line_begun = offset + (at - base)
+                continue
             elif line_end == at:
                 self._blank_line(mode, out)
             else:
@@ -709,6 +719,29 @@ cdef class EventParser:
         self._hold_waiting()
         if at < end:
             self._take_rest(at, end - at, mode)
+        return 0
+
+    cdef inline bint _is_whole_event(self, Bytes line, Bytes line_end) noexcept:
+        """Say whether a line is `data: ` and more, ends in LF, and is within the limit."""
+        return (
+            line_end - line >= 6
+            and memcmp(line, b"data: ", 6) == 0
+            and line_end[0] == LF
+            and line_end - line <= self._limit
+        )
+
+    cdef inline int _dispatch(self, str type_, Bytes data, Py_ssize_t size, Mode mode, list out) except -1:
+        """Hand out an event of this type and data, with the last event ID in force and the block's own retry."""
+        cdef Event event
+        if mode == FRAMES:
+            out.append(self._frame(type_, data, size))
+            return 0
+        event = Event.__new__(Event)
+        event.event = type_
+        event.data = to_text(data, size)
+        event.id = self._last_event_id
+        event.retry = self._retry_of_block
+        out.append(event)
         return 0
 
     cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode) except NULL:
@@ -808,7 +841,6 @@ cdef class EventParser:
 
     cdef int _blank_line(self, Mode mode, list out) except -1:
         """Dispatch the event, if the block has data, and begin a new block."""
-        cdef Event event
         cdef Line* line
         cdef str type_ = MESSAGE
         cdef Bytes data = NULL
@@ -838,15 +870,7 @@ cdef class EventParser:
             type_ = self._read_held(&size)
             data = NULL if size < 0 else self._held.begin
         if data is not NULL:
-            if mode == FRAMES:
-                out.append(self._frame(type_, data, size))
-            else:
-                event = Event.__new__(Event)
-                event.event = type_
-                event.data = to_text(data, size)
-                event.id = self._last_event_id
-                event.retry = self._retry_of_block
-                out.append(event)
+            self._dispatch(type_, data, size, mode, out)
         buffer_clear(&self._held)
         self._waiting_lines = 0
         self._retry_of_block = None
