@@ -97,6 +97,22 @@ cdef inline str to_text(Bytes begin, Py_ssize_t size):
     return <str>levada_utf8_decode(begin, size)
 
 
+# Under AddressSanitizer what lies behind the bytes of a Buffer is out of bounds, spare room too; else this is nothing.
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #include <sanitizer/asan_interface.h>
+    #define BUFFER_SEAL(b) __asan_poison_memory_region((b)->begin + (b)->size, (b)->room - (b)->size)
+    #define BUFFER_UNSEAL(b) __asan_unpoison_memory_region((b)->begin, (b)->room)
+    #else
+    #define BUFFER_SEAL(b) ((void)0)
+    #define BUFFER_UNSEAL(b) ((void)0)
+    #endif
+    """
+    void BUFFER_SEAL(Buffer* buffer) noexcept
+    void BUFFER_UNSEAL(Buffer* buffer) noexcept
+
+
 # A growing buffer of bytes that its owner frees.
 cdef struct Buffer:
     unsigned char* begin
@@ -118,8 +134,10 @@ cdef int buffer_append(Buffer* buffer, Bytes begin, Py_ssize_t size) except -1:
             raise MemoryError()
         buffer.begin = grown
         buffer.room = room
+    BUFFER_UNSEAL(buffer)
     memcpy(buffer.begin + buffer.size, begin, size)
     buffer.size += size
+    BUFFER_SEAL(buffer)
     return 0
 
 
@@ -130,6 +148,7 @@ cdef inline void buffer_clear(Buffer* buffer) noexcept:
         PyMem_Free(buffer.begin)
         buffer.begin = NULL
         buffer.room = 0
+    BUFFER_SEAL(buffer)
 
 
 cdef inline void buffer_free(Buffer* buffer) noexcept:
