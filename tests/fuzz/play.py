@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [_plain(item) for item in value]
     if type(value).__name__ == "Event":
-        return repr(value), type(value.retry)
+        return "Event", value.event, value.data, value.id, value.retry, type(value.retry)
     return type(value), value
 
 

@@ -75,6 +75,9 @@ def random_stream(random: Random, target: str, longest: int = 40) -> bytes:
     atoms = random.choices(ATOMS[target], k=random.randint(1, longest))
     if random.random() < 0.04:
         atoms.insert(random.randrange(len(atoms) + 1), random.choice(_LONG))
+    while target == "events" and random.random() < 0.25:
+        line = b"data: " + b"".join(random.choices(_CHARACTERS, k=random.randint(1, 20))) + random.choice(_ENDS)
+        atoms.insert(random.randrange(len(atoms) + 1), line)
     if target == "events" and random.random() < 0.01:
         atoms.insert(random.randrange(len(atoms) + 1), b"retry: " + random.choice(_DIGITS))
     if target == "array" and random.random() < 0.7:
@@ -103,7 +106,8 @@ def random_program(random: Random) -> Program:
     ]
     if random.random() < 0.05:
         calls.insert(random.randrange(len(calls) + 1), Call(random.choice(PAUSES[target])))
-    calls.append(Call("decode_final", "bytes", b"") if target == "text" else Call("close"))
+    if random.random() < 0.7:  # the others are dropped with what they hold
+        calls.append(Call("decode_final", "bytes", b"") if target == "text" else Call("close"))
     if random.random() < 0.1:
         calls += [*random.choices(calls, k=2), calls[-1]]
     return Program(target, random.choice(OPTIONS[target]), tuple(calls))

@@ -23,7 +23,8 @@ ROOT: Final = HERE.parents[1]
 BUILD: Final = ROOT / "build" / "fuzz"
 NAME: Final = "levada._hotpath_c"
 LIBRARY: Final = BUILD / f"_hotpath_c{sysconfig.get_config_var('EXT_SUFFIX')}"
-SOURCES: Final = [ROOT / "ext" / "_hotpath_c.pyx", HERE / "coverage.c", Path(__file__)]
+CORE: Final = ROOT / "ext" / "_hotpath_c.pyx"
+COVERAGE: Final = HERE / "coverage.c"
 SANITIZE: Final = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 
 
@@ -56,7 +57,8 @@ def runtime() -> str:
 
 def build() -> None:
     """Compile the extension into build/fuzz, where a source is newer than what is there. Takes about half a minute."""
-    if LIBRARY.exists() and LIBRARY.stat().st_mtime > max(source.stat().st_mtime for source in SOURCES):
+    sources = [*CORE.parent.iterdir(), COVERAGE, Path(__file__)]
+    if LIBRARY.exists() and LIBRARY.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return
     try:
         import Cython  # noqa: F401  # only to see whether it is there
@@ -67,10 +69,10 @@ def build() -> None:
     compiler = os.environ.get("CC", "gcc")
     paths = sysconfig.get_paths()
     compile_ = [compiler, *SANITIZE, "-fsanitize-coverage=trace-pc", "-O1", "-g", "-fwrapv", "-fPIC", "-c"]
-    includes = [f"-I{paths['include']}", f"-I{paths['platinclude']}"]
-    _run(sys.executable, "-m", "cython", "--module-name", NAME, str(SOURCES[0]), "-o", str(c_file))
+    includes = [f"-I{CORE.parent}", f"-I{paths['include']}", f"-I{paths['platinclude']}"]
+    _run(sys.executable, "-m", "cython", "--module-name", NAME, str(CORE), "-o", str(c_file))
     _run(*compile_, *includes, str(c_file), "-o", str(core))
-    _run(*compile_, str(SOURCES[1]), "-o", str(coverage))
+    _run(*compile_, str(COVERAGE), "-o", str(coverage))
     # renamed when complete: a build that was stopped, or one beside this one, leaves nothing broken
     fresh = LIBRARY.with_suffix(f".{os.getpid()}")
     _run(compiler, *SANITIZE, "-shared", str(core), str(coverage), "-o", str(fresh))
