@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from random import Random
 from types import ModuleType
@@ -37,12 +38,18 @@ def _make(hotpath: ModuleType, target: str, option: int | str) -> Any:
     return getattr(hotpath, CLASSES[target])(**{KEYWORDS[target]: option})
 
 
+# Python's own check of a string: its width is the narrowest that fits, and a NUL follows it. Ends the process if not.
+_check_text: Final = getattr(ctypes.pythonapi, "_PyUnicode_CheckConsistency", None)
+
+
 def _plain(value: Any) -> Any:
     """Return a value of either twin as one that compares, type and all."""
+    if isinstance(value, str) and _check_text is not None:
+        _check_text(ctypes.py_object(value), 1)
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [_plain(item) for item in value]
     if type(value).__name__ == "Event":
-        return "Event", value.event, value.data, value.id, value.retry, type(value.retry)
+        return "Event", *(_plain(part) for part in (value.event, value.data, value.id, value.retry))
     return type(value), value
 
 

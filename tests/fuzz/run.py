@@ -20,7 +20,7 @@ from play import difference
 from programs import Call, Program
 
 SKIPPED = 77
-DRIVERS = ("differential", "random", "coverage")
+DRIVERS = {"differential": differential, "random": random_programs, "coverage": coverage}
 
 
 def main() -> int:
@@ -80,11 +80,8 @@ def inside(options: argparse.Namespace) -> int:
     try:
         if options.replay:
             print(replay(options.replay))
-        elif options.driver == "differential":
-            print(differential(budget, random))
         else:
-            drive = coverage if options.driver == "coverage" else random_programs
-            print(drive(budget, random, Note(note_of(options.driver))))
+            print(DRIVERS[options.driver](budget, random, Note(note_of(options.driver))))
     except FindingError as finding:
         print(finding)
         return 1
