@@ -59,13 +59,11 @@ def in_process(driver: str, arguments: list[str]) -> int:
             return SKIPPED
     sys.stdout.flush()
     code = subprocess.run([sys.executable, __file__, "--inside", *arguments], env=environment, check=False).returncode
-    if code not in (0, 1):
+    if code not in (0, 1) and driver != "replay":
         program = repr(pickle.loads(note_of(driver).read_bytes()))
         kept = note_of(driver).with_suffix(f".{os.getpid()}.txt")
         kept.write_text(program)
-        print(
-            f"the process ended with {code} while it played this program, kept in {os.path.relpath(kept)}:\n{program}"
-        )
+        print(f"the process ended with {code}; --replay {os.path.relpath(kept)} plays what it was playing:\n{program}")
     return min(abs(code), 1)
 
 

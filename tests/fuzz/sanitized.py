@@ -83,8 +83,8 @@ def environment() -> dict[str, str]:
     """Return the environment in which a Python can load the build. Its own leaks are not ours, so leaks are off."""
     return os.environ | {
         "LD_PRELOAD": runtime(),
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "ASAN_OPTIONS": "exitcode=99:detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "exitcode=99:print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # small objects come from malloc, where the sanitizer sees them
         "PYTHONHASHSEED": "0",
         "LEVADA_BACKEND": "python",  # the compiled twin of this process is the one that `load` brings
