@@ -13,9 +13,9 @@ from random import Random
 from time import monotonic
 from typing import Final, NamedTuple
 
-import sanitized
-from play import broken_cut, difference, exercise
-from programs import Program, mutated, random_program
+from tests.fuzz import sanitized
+from tests.fuzz.play import broken_cut, difference, exercise
+from tests.fuzz.programs import Program, mutated, random_program
 
 COMPARE_ONE_IN: Final = 4  # programs of the sanitizer drivers that the reference plays too: it is slower than the core
 NOTE_SIZE: Final = 1 << 20

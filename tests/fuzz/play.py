@@ -8,12 +8,22 @@ from random import Random
 from types import ModuleType
 from typing import Any, Final
 
-from programs import CLASSES, METHODS, OPTIONS, Call, Program, random_cuts, random_stream
-
 from levada.errors import StreamError
+from tests.fuzz.programs import CLASSES, METHODS, OPTIONS, STENCILS, Call, Program, random_cuts, random_stream
 
-KEYWORDS: Final = {"events": "max_event_bytes", "text": "errors", "array": "max_item_bytes"}
-STATE: Final = {"events": ("last_event_id", "retry", "ignored_lines"), "text": ("pending",), "array": ("closed",)}
+KEYWORDS: Final = {
+    "events": "max_event_bytes",
+    "frames": "max_event_bytes",
+    "text": "errors",
+    "array": "max_item_bytes",
+}
+STATE: Final = {
+    "events": ("last_event_id", "retry", "ignored_lines"),
+    "frames": ("last_event_id", "retry", "ignored_lines"),
+    "text": ("pending",),
+    "array": ("closed",),
+    "stencil": ("event",),
+}
 BYTEWISE_UP_TO: Final = 3_000
 
 Exact = Callable[[bytes], bytes]  # the same bytes in memory that ends where they end: `sanitized.exact`
@@ -34,7 +44,18 @@ def _argument(form: str, payload: bytes, exact: Exact) -> Any:
     return None
 
 
+def _delta(text: str, channel: str, choice: int, block: int, kind: object, log: Any, length: int) -> Any:
+    return "delta", text, channel, choice, block, kind, length, log.text()
+
+
+def _stencil(hotpath: ModuleType, number: int | str) -> Any:
+    event, literals, holes = STENCILS[int(number)]
+    return hotpath.Stencil(event, literals, holes, _delta, "answer", 0, 0, None, hotpath.TextLog())
+
+
 def _make(hotpath: ModuleType, target: str, option: int | str) -> Any:
+    if target == "stencil":
+        return _stencil(hotpath, option)
     return getattr(hotpath, CLASSES[target])(**{KEYWORDS[target]: option})
 
 
@@ -53,20 +74,28 @@ def _plain(value: Any) -> Any:
     return type(value), value
 
 
-def _perform(thing: Any, program: Program, call: Call, exact: Exact) -> Any:
+def _stencils(hotpath: ModuleType, target: str) -> list[Any]:
+    return [_stencil(hotpath, number) for number in range(len(STENCILS))] if target == "frames" else []
+
+
+def _perform(thing: Any, program: Program, call: Call, exact: Exact, stencils: list[Any]) -> Any:
     match call.method:
+        case "none":
+            return None
+        case "_feed_frames":
+            return thing._feed_frames(_argument(call.form, call.payload, exact), stencils)
         case "init":
             return thing.__init__(**{KEYWORDS[program.target]: program.option})
-        case "close" | "reset":
+        case "close" | "_close_frames" | "reset":
             return getattr(thing, call.method)()
         case "decode_final":
             return thing.decode(_argument(call.form, call.payload, exact), True)
     return getattr(thing, call.method)(_argument(call.form, call.payload, exact))
 
 
-def _outcome(thing: Any, program: Program, call: Call, exact: Exact) -> Any:
+def _outcome(thing: Any, program: Program, call: Call, exact: Exact, stencils: list[Any]) -> Any:
     try:
-        return _plain(_perform(thing, program, call, exact))
+        return _plain(_perform(thing, program, call, exact, stencils))
     except Exception as error:  # whatever it is, both twins must raise it
         completed = error.completed if isinstance(error, StreamError) else ()
         return type(error), str(error), error.args, _plain(completed)
@@ -74,19 +103,19 @@ def _outcome(thing: Any, program: Program, call: Call, exact: Exact) -> Any:
 
 def exercise(hotpath: ModuleType, program: Program, exact: Exact) -> None:
     """Play a program for what a sanitizer says of it."""
-    thing = _make(hotpath, program.target, program.option)
+    thing, stencils = _make(hotpath, program.target, program.option), _stencils(hotpath, program.target)
     for call in program.calls:
         try:
-            _perform(thing, program, call, exact)
+            _perform(thing, program, call, exact, stencils)
         except Exception:  # `transcript` compares errors; here they only must not stop the program
             continue
 
 
 def transcript(hotpath: ModuleType, program: Program, exact: Exact = bytes) -> list[Any]:
     """Return what each call gave or raised, and the public state after it."""
-    thing = _make(hotpath, program.target, program.option)
+    thing, stencils = _make(hotpath, program.target, program.option), _stencils(hotpath, program.target)
     return [
-        (_outcome(thing, program, call, exact), *(getattr(thing, name) for name in STATE[program.target]))
+        (_outcome(thing, program, call, exact, stencils), *(getattr(thing, name) for name in STATE[program.target]))
         for call in program.calls
     ]
 

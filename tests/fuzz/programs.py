@@ -16,27 +16,52 @@ class Call(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Calls on one object. `option` is its limit, or for text its `errors`. The repr reads back by `eval`."""
+    """Calls on one object. `option`: its limit, `errors`, or place in STENCILS. The repr reads back by `eval`."""
 
-    target: str  # events, text or array: the keys of TARGETS
+    target: str  # one of CLASSES
     option: int | str
     calls: tuple[Call, ...]
 
 
-CLASSES: Final = {"events": "EventParser", "text": "Utf8Decoder", "array": "JsonArray"}
+# "frames" is the parser as a turn uses it, with all of STENCILS; "stencil" is one of them alone.
+CLASSES: Final = {
+    "events": "EventParser",
+    "text": "Utf8Decoder",
+    "array": "JsonArray",
+    "frames": "EventParser",
+    "stencil": "Stencil",
+}
+STENCILS: Final = (
+    ("message", (b'{"t":"', b'","n":', b',"s":"', b'"}'), "tns"),
+    ("message", (b'{"t":"', b'"}'), "t"),
+    ("e", (b'"', b'"'), "t"),
+    ("e", (b'{"s":"', b'","t":"', b'"}'), "st"),
+)
+_LIMITS: Final[list[int | str]] = [1, 3, 5, 8, 12, 20, 64, 300, 2**20, 2**20, 2**63 - 1]
 OPTIONS: Final[dict[str, list[int | str]]] = {
-    "events": [1, 3, 5, 8, 12, 20, 64, 300, 2**20, 2**20, 2**63 - 1],
+    "events": _LIMITS,
     "text": ["replace", "strict"],
     "array": [1, 2, 5, 9, 30, 300, 2**20, 2**20],
+    "frames": [*_LIMITS[5:], *_LIMITS[8:]],
+    "stencil": [*range(len(STENCILS))],
 }
 METHODS: Final = {
     "events": ["feed"] * 6 + ["feed_all"] * 3 + ["feed_text"],
     "text": ["decode"] * 9 + ["decode_final"],
     "array": ["feed"],
+    "frames": ["_feed_frames"] * 9 + ["feed"],
+    "stencil": ["match", "delta"],
 }
 # Calls of another kind, between the others: `init` is __init__ once more, which must leak and break nothing.
-PAUSES: Final = {"events": ["close", "init"], "text": ["reset", "init"], "array": ["close", "init"]}
-FORMS: Final = ["bytes"] * 12 + ["bytearray", "memoryview", "strided", "str", "none"]
+PAUSES: Final = {
+    "events": ["close", "init"],
+    "text": ["reset", "init"],
+    "array": ["close", "init"],
+    "frames": ["close", "_close_frames", "init"],
+    "stencil": ["none"],
+}
+_ANY_FORM: Final = ["bytes"] * 12 + ["bytearray", "memoryview", "strided", "str", "none"]
+FORMS: Final = dict.fromkeys(CLASSES, _ANY_FORM) | {"stencil": ["bytes"]}  # its argument is ours, not the user's
 
 
 def _pieces(*lines: bytes) -> list[bytes]:
@@ -63,12 +88,19 @@ _FIELDS: Final = _pieces(
 _JSON: Final = _pieces(
     b'[|]|{|}|,|[{|},|},{|}]|{}|{"a":1}|"|"a"|\\|\\"|\\\\|"}"|"{"| |\n|\t\r\n |:|[]|[{}]|{"a":"\\u007d"}|null|1|\x0b',
 )
+_DOCUMENTS: Final = _pieces(
+    b'data: {"t":"hello","n":12,"s":"x"}\n\n|data: {"t":"hello"}\n\n|event: e\n|data: "a"\n\n|data: |\ndata: ',
+    b'{"t":"|","n":|,"s":"|"}|{"s":"|","t":"|"|12|0|00|123456789012345678|1234567890123456789|abc|},{',
+    b'\\n|\\u00e9|\\ud83d\\ude00|\\ud83d|\\"|\\\\|\\|\\x|\x1f|\t|[DONE]|: c',
+)
 _LONG: Final = [b"x" * 300, b"x" * 1100, b"data: y\n" * 9, b": z\n" * 20, b"\n" * 20, b"\xe6\xb0\xb4" * 400]
 _DIGITS: Final = [b"9" * 20, b"9" * 4_000, b"1" * 9_999, b"9" * 10_000, b"9" * 10_001, b"0" * 11_000]
 ATOMS: Final = {
     "events": _ENDS * 6 + _FIELDS * 2 + _CHARACTERS + [b" ", b":"] * 3,
     "text": _CHARACTERS,
     "array": _JSON * 3 + _CHARACTERS,
+    "frames": _ENDS * 2 + _DOCUMENTS * 2 + _CHARACTERS,
+    "stencil": _DOCUMENTS * 2 + _CHARACTERS,
 }
 
 
@@ -77,6 +109,9 @@ def random_stream(random: Random, target: str, longest: int = 40) -> bytes:
     atoms = random.choices(ATOMS[target], k=random.randint(1, longest))
     if random.random() < 0.04:
         atoms.insert(random.randrange(len(atoms) + 1), random.choice(_LONG))
+    while target == "frames" and random.random() < 0.8:  # what nearly fits a stencil, or does
+        line = random.choice([b"", b"", b"event: e\n"]) + b"data: " + random_document(random) + b"\n\n"
+        atoms.insert(random.randrange(len(atoms) + 1), line)
     while target == "events" and random.random() < 0.25:
         line = b"data: " + b"".join(random.choices(_CHARACTERS, k=random.randint(1, 20))) + random.choice(_ENDS)
         atoms.insert(random.randrange(len(atoms) + 1), line)
@@ -87,6 +122,17 @@ def random_stream(random: Random, target: str, longest: int = 40) -> bytes:
     return b"".join(atoms)
 
 
+def random_document(random: Random) -> bytes:
+    """Return what fits one of STENCILS, or fails to by a little."""
+    _, literals, holes = random.choice(STENCILS)
+    document = literals[0]
+    for hole, literal in zip(holes, literals[1:], strict=True):
+        inside = random.choices(_DOCUMENTS[-12:] + _CHARACTERS if random.random() < 0.3 else _CHARACTERS, k=3)
+        document += random.choice([b"0", b"7", b"1234", b"00", b"", b"1" * 19]) if hole == "n" else b"".join(inside)
+        document += literal
+    return document[: random.randrange(len(document))] if random.random() < 0.1 else document
+
+
 def random_cuts(random: Random, stream: bytes, most: int = 8) -> list[bytes]:
     """Cut a stream anywhere; a cut twice at one place makes an empty chunk."""
     cuts = sorted(random.choices(range(len(stream) + 1), k=random.randint(0, most)))
@@ -95,15 +141,19 @@ def random_cuts(random: Random, stream: bytes, most: int = 8) -> list[bytes]:
 
 def random_program(random: Random) -> Program:
     """Return a program over a random stream, cut at random, its chunks by any method in any form."""
-    target = random.choices(["events", "text", "array"], [6, 2, 3])[0]
-    stream = random_stream(random, target)
+    target = random.choices([*CLASSES], [6, 2, 3, 3, 1])[0]
+    if target == "stencil":
+        documents = [random_document(random) for _ in range(random.randint(1, 5))]
+        calls = [Call(random.choice(METHODS[target]), "bytes", document) for document in documents]
+        return Program(target, random.choice(OPTIONS[target]), tuple(calls))
+    stream = random_stream(random, target, 10 if target == "frames" else 40)
     chunks = [stream[i : i + 1] for i in range(len(stream))] if random.random() < 0.05 else random_cuts(random, stream)
     steady = random.random() < 0.4  # one method and bytes throughout, as real callers do
     method = random.choice(METHODS[target])
     calls = [
         Call(method, "bytes", chunk)
         if steady and method != "feed_text"
-        else Call(random.choice(METHODS[target]), random.choice(FORMS), chunk)
+        else Call(random.choice(METHODS[target]), random.choice(FORMS[target]), chunk)
         for chunk in chunks
     ]
     if random.random() < 0.05:
@@ -127,7 +177,7 @@ def mutated(random: Random, program: Program, other: Program) -> Program:
             case 0:
                 option = random.choice(OPTIONS[target])
             case 1:
-                form = random.choice(FORMS)
+                form = random.choice(FORMS[target])
             case 2:
                 method = random.choice(METHODS[target])
                 form = form or "bytes"

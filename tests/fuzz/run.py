@@ -14,10 +14,12 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
-import sanitized
-from drivers import Budget, FindingError, Note, coverage, differential, random_programs
-from play import difference
-from programs import Call, Program
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # run as a script, and yet imported as everywhere
+
+from tests.fuzz import sanitized  # noqa: E402
+from tests.fuzz.drivers import Budget, FindingError, Note, coverage, differential, random_programs  # noqa: E402
+from tests.fuzz.play import difference  # noqa: E402
+from tests.fuzz.programs import Call, Program  # noqa: E402
 
 SKIPPED = 77
 DRIVERS = {"differential": differential, "random": random_programs, "coverage": coverage}
