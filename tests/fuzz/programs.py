@@ -36,6 +36,7 @@ STENCILS: Final = (
     ("message", (b'{"t":"', b'"}'), "t"),
     ("e", (b'"', b'"'), "t"),
     ("e", (b'{"s":"', b'","t":"', b'"}'), "st"),
+    ("e", (b'"', b'",', b""), "tn"),  # a hole at the very end
 )
 _LIMITS: Final[list[int | str]] = [1, 3, 5, 8, 12, 20, 64, 300, 2**20, 2**20, 2**63 - 1]
 OPTIONS: Final[dict[str, list[int | str]]] = {
