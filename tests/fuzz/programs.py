@@ -114,7 +114,9 @@ def random_stream(random: Random, target: str, longest: int = 40) -> bytes:
         line = random.choice([b"", b"", b"event: e\n"]) + b"data: " + random_document(random) + b"\n\n"
         atoms.insert(random.randrange(len(atoms) + 1), line)
     while target == "events" and random.random() < 0.25:
-        line = b"data: " + b"".join(random.choices(_CHARACTERS, k=random.randint(1, 20))) + random.choice(_ENDS)
+        # runs of ASCII of any length between the others: decoders take them in blocks
+        parts = [random.choice([b"a" * random.randrange(70), *_CHARACTERS[:20]]) for _ in range(random.randint(1, 5))]
+        line = b"data: " + b"".join(parts + random.choices(_CHARACTERS, k=random.randint(0, 9))) + random.choice(_ENDS)
         atoms.insert(random.randrange(len(atoms) + 1), line)
     if target == "events" and random.random() < 0.01:
         atoms.insert(random.randrange(len(atoms) + 1), b"retry: " + random.choice(_DIGITS))

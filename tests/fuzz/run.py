@@ -22,7 +22,7 @@ from tests.fuzz.play import difference  # noqa: E402
 from tests.fuzz.programs import Call, Program  # noqa: E402
 
 SKIPPED = 77
-DRIVERS = {"differential": differential, "random": random_programs, "coverage": coverage}
+DRIVERS = {"differential": differential, "random": random_programs, "narrow": random_programs, "coverage": coverage}
 
 
 def main() -> int:
@@ -55,6 +55,8 @@ def in_process(driver: str, arguments: list[str]) -> int:
     if driver != "differential":
         try:
             environment = sanitized.environment()
+            if driver == "narrow":
+                environment["LEVADA_NO_AVX2"] = "1"
             sanitized.build()
         except sanitized.UnavailableError as reason:
             print(f"skipped: {reason}")
