@@ -22,9 +22,11 @@ from levada.errors import EventTooLarge, MalformedPayload, UsageError
 DEFAULT_LIMIT: Final = 64 * 1024 * 1024
 LARGEST_LIMIT: Final = 2**63 - 1  # the compiled twin counts in a signed machine word
 
-# `retry` is exact up to this many digits; a longer one is ignored and counted. int() alone stops at 4,300.
+# `retry` is exact up to this many digits; a longer one is ignored and counted. int() alone stops at 4,300 or fewer.
 MAX_RETRY_DIGITS: Final = 10_000
-_INT_DIGITS: Final = 4_000
+_INT_DIGITS: Final = 600  # int() never refuses so few, whatever the process-wide limit
+
+_MANY_PIECES: Final = 64  # of an open line, kept apart; an event of a model stream has a few
 
 _BOM: Final = codecs.BOM_UTF8
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
@@ -47,7 +49,8 @@ def _as_bytes(chunk: object, method: str, hint: str = "") -> bytes:
 
 def _checked_limit(value: object, option: str) -> int:
     if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
-        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+        shown = _int_text(value) if type(value) is int else repr(value)
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {shown:.100}")
     return value
 
 
@@ -60,11 +63,13 @@ def _to_int(digits: bytes) -> int:
     return value
 
 
-class Utf8Decoder:
-    """Utf8Decoder(errors='replace')
-    --
+def _int_text(number: int) -> str:
+    """Return text that reads back as this number: hexadecimal for one of more digits than str() may be allowed."""
+    return str(number) if number.bit_length() <= 2_000 else hex(number)
 
-    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+
+class Utf8Decoder:
+    """Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
 
     `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
     decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
@@ -108,10 +113,7 @@ class Utf8Decoder:
 
 @final
 class Event:
-    """Event(event='message', data='', id='', retry=None)
-    --
-
-    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+    """One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
 
     Equal by value on both backends, hashable, picklable, and not to be changed.
     """
@@ -134,6 +136,9 @@ class Event:
         _set_id(self, id)
         _set_retry(self, retry)
 
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("type 'levada.sse.Event' is not an acceptable base type")
+
     def json(self) -> Any:
         """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
         return json.loads(self.data)
@@ -155,7 +160,8 @@ class Event:
         return hash((self.event, self.data, self.id, self.retry))
 
     def __repr__(self) -> str:
-        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+        retry = None if self.retry is None else _int_text(self.retry)
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={retry})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _event_from_pickle, (self.event, self.data, self.id, self.retry)
@@ -194,18 +200,20 @@ def _value_of(line: bytes) -> bytes:
     return line[start + 1 :] if line[start : start + 1] == b" " else line[start:]
 
 
-def _fault(line: bytes) -> int:
+def _fault(line: bytes, checked: int = 0) -> int:
     """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not.
 
-    An `id` must not contain NUL; a `retry` must be ASCII digits, MAX_RETRY_DIGITS at most.
+    An `id` must not contain NUL; a `retry` must be ASCII digits, MAX_RETRY_DIGITS at most. The first `checked` bytes
+    are known to be good.
     """
     if line.startswith(b"id"):
-        return line.find(b"\0")
+        return line.find(b"\0", checked)
     if line.startswith(b"retry:"):
         start = 7 if line[6:7] == b" " else 6
-        digits = line[start : start + MAX_RETRY_DIGITS]
+        checked = max(start, checked)
+        digits = line[checked : start + MAX_RETRY_DIGITS]
         if digits and not digits.isdigit():
-            return start + next(index for index, byte in enumerate(digits) if not 48 <= byte <= 57)
+            return checked + next(index for index, byte in enumerate(digits) if not 48 <= byte <= 57)
         if len(line) > start + MAX_RETRY_DIGITS:
             return start + MAX_RETRY_DIGITS
     return -1
@@ -228,10 +236,7 @@ def _size_while_open(line: bytes, everything: bool) -> int:
 
 
 class EventParser:
-    """EventParser(*, max_event_bytes=67108864, last_event_id='')
-    --
-
-    An event stream, cut anywhere, to events. One parser belongs to one stream.
+    """An event stream, cut anywhere, to events. One parser belongs to one stream.
 
     `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
     its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
@@ -275,7 +280,7 @@ class EventParser:
         self._spent: tuple[Any, ...] | None = None
         self._closed: Remainder | None = None
         # the open line, in pieces, so that a long one is joined once
-        self._line: list[bytes] = []
+        self._line: list[bytes | bytearray] = []
         self._line_size = 0
         self._line_begun = 0  # in bytes of the stream
         self._kind = _UNDECIDED
@@ -326,7 +331,7 @@ class EventParser:
         """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
         if not isinstance(text, str):
             raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
-        return self._take(text.encode("utf-8", "surrogatepass"), False)
+        return self._take(str.encode(text, "utf-8", "surrogatepass"), False)
 
     def close(self) -> Remainder:
         """End the stream; return what no blank line closed: discarded, as the standard says, but reported.
@@ -503,21 +508,29 @@ class EventParser:
         self._line_size += len(rest)
         if self._dropping:
             return
-        self._line.append(rest)
-        if self._kind == _UNDECIDED:
-            self._kind = _kind_of_beginning(b"".join(self._line))
-        if self._kind == _UNDECIDED:
-            return
+        line = self._line
+        line.append(rest)
+        if len(line) > _MANY_PIECES:
+            # many small objects take many times their size; the first piece gathers them, in amortised linear time
+            line[0] = gathered = bytearray(line[0]) if type(line[0]) is bytes else line[0]
+            gathered += b"".join(line[1:])
+            del line[1:]
+        kind = self._kind
+        if kind == _UNDECIDED:
+            kind = self._kind = _kind_of_beginning(b"".join(line))
+            if kind == _UNDECIDED:
+                return
         size, ignored = self._line_size, -1
-        if self._kind in (_COMMENT, _STRAY):
-            ignored = -1 if everything else 0
-        elif self._kind == _ID:
-            nul = rest.find(b"\0")
-            ignored = known + nul if nul >= 0 else -1
-        elif self._kind == _RETRY:
-            ignored = _fault(b"".join(self._line))
-        if ignored >= 0:
-            size = ignored
+        if kind != _FIELD:
+            if kind == _ID:
+                nul = rest.find(b"\0")
+                ignored = known + nul if nul >= 0 else -1
+            elif kind == _RETRY:
+                ignored = _fault(b"".join(line), known)
+            elif not everything:
+                ignored = 0
+            if ignored >= 0:
+                size = ignored
         if self._values + size > self._limit:
             raise EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else self._line_begun)
         if ignored >= 0:
@@ -536,14 +549,16 @@ class EventParser:
         )
 
 
-# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", after the end.
-_START, _FIRST, _INSIDE, _AFTER, _NEXT, _END = range(6)
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", at its end,
+# or inside a byte order mark.
+_START, _FIRST, _INSIDE, _AFTER, _NEXT, _END, _MARK = range(7)
 _EXPECTED: Final = {
     _START: "expected '[' or '{' where the JSON begins",
     _FIRST: "expected '{' or ']' in the JSON array",
     _AFTER: "expected ',' or ']' after an object of the JSON array",
     _NEXT: "expected '{' after ',' in the JSON array",
     _END: "expected nothing but white space after the end of the JSON",
+    _MARK: "expected the rest of a byte order mark",
 }
 _NOT_SPACE: Final = re.compile(rb"[^ \t\n\r]")
 _BRACE_OR_QUOTE: Final = re.compile(rb'["{}]')
@@ -551,10 +566,7 @@ _QUOTE_OR_BACKSLASH: Final = re.compile(rb'["\\]')
 
 
 class JsonArray:
-    """JsonArray(*, max_item_bytes=67108864)
-    --
-
-    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
@@ -568,10 +580,10 @@ class JsonArray:
         "_depth",
         "_ended",
         "_escaped",
+        "_held",
         "_in_string",
         "_limit",
         "_offset",
-        "_pieces",
         "_place",
         "_spent",
     )
@@ -585,7 +597,7 @@ class JsonArray:
         self._ended: Remainder | None = None
         self._spent: EventTooLarge | MalformedPayload | None = None
         # the open object
-        self._pieces: list[bytes] = []
+        self._held = bytearray()
         self._begun = 0  # in bytes of the stream
         self._depth = 0
         self._in_string = False
@@ -612,7 +624,7 @@ class JsonArray:
             self._take(chunk, out)
         except (EventTooLarge, MalformedPayload) as error:
             self._spent = type(error)(*error.args)
-            self._pieces = []
+            self._held = bytearray()
             error.completed = tuple(out)
             raise
         self._offset += len(chunk)
@@ -626,9 +638,8 @@ class JsonArray:
         if self._spent is not None:
             raise type(self._spent)(*self._spent.args)
         if self._ended is None:
-            raw = b"".join(self._pieces)
-            self._ended = Remainder(raw=raw, pending=bool(raw))
-            self._pieces = []
+            self._ended = Remainder(raw=bytes(self._held), pending=bool(self._held))
+            self._held = bytearray()
         return self._ended
 
     def _take(self, chunk: bytes, out: list[bytes]) -> None:
@@ -655,9 +666,15 @@ class JsonArray:
             elif byte == b"," and self._place == _AFTER:
                 self._place = _NEXT
                 position += 1
-            elif self._place == _START and self._offset + position == self._bom < 3 and byte[0] == _BOM[self._bom]:
+            elif self._place == _START and self._offset + position == 0 and byte == _BOM[:1]:
+                self._place = _MARK
+                self._bom = 1
+                position += 1
+            elif self._place == _MARK and self._offset + position == self._bom and byte[0] == _BOM[self._bom]:
                 self._bom += 1
                 position += 1
+                if self._bom == len(_BOM):
+                    self._place = _START
             else:
                 raise MalformedPayload(f"{_EXPECTED[self._place]}, found byte 0x{byte[0]:02x}", self._offset + position)
 
@@ -688,9 +705,13 @@ class JsonArray:
                     break
         if size_before + position - start > self._limit:
             raise EventTooLarge(self._limit, self._limit + 1, self._begun, "max_item_bytes")
-        self._pieces.append(chunk[start:position])
+        item = chunk[start:position]
+        if self._held or self._depth:
+            self._held += item
         if not self._depth:
-            out.append(b"".join(self._pieces))
-            self._pieces = []
+            if self._held:
+                item = bytes(self._held)
+                self._held = bytearray()
+            out.append(item)
             self._place = _END if self._bare else _AFTER
         return position
