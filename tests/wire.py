@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from levada import Comment, Stray
 from oracle import BOM, Dispatched, Item
 
+Chunk = bytes | bytearray | memoryview
+
 # Arbitrary bytes hardly ever make a field, a CRLF or half a character; sequences of these do.
 SSE_ATOMS = (
     b"data", b"data:", b"data: ", b"data: a\n", b"event", b"event:", b"event: ", b"id", b"id:", b"id: ", b"id: 7\n",
@@ -63,13 +65,13 @@ def plain(item: Any) -> Item:
     return Dispatched(item.event, item.data, item.id, item.retry)
 
 
-def events(hotpath: ModuleType, *chunks: bytes, **options: Any) -> list[Dispatched]:
+def events(hotpath: ModuleType, *chunks: Chunk, **options: Any) -> list[Dispatched]:
     """Feed the chunks to a fresh parser; return its events as values."""
     parser = hotpath.EventParser(**options)
     return [Dispatched(e.event, e.data, e.id, e.retry) for chunk in chunks for e in parser.feed(chunk)]
 
 
-def data(hotpath: ModuleType, *chunks: bytes) -> list[str]:
+def data(hotpath: ModuleType, *chunks: Chunk) -> list[str]:
     """Feed the chunks to a fresh parser; return its events' data."""
     return [event.data for event in events(hotpath, *chunks)]
 
