@@ -36,7 +36,10 @@ def pytest_configure() -> None:
     """Refuse to run where a source of the extension is newer than the extension: stale code is never tested."""
     if "cython" not in BACKENDS:
         return
-    built = Path(import_module(MODULES["cython"]).__file__ or "")
+    try:
+        built = Path(import_module(MODULES["cython"]).__file__ or "")
+    except ImportError as error:
+        raise pytest.UsageError(f"{error}; build the extension, or say LEVADA_TEST_BACKENDS=python") from error
     for source in sorted(EXT.glob("*")):
         if source.suffix in (".pyx", ".pxd", ".h") and source.stat().st_mtime > built.stat().st_mtime:
             raise pytest.UsageError(f"{source} is newer than {built}; rebuild the extension (make test does)")
