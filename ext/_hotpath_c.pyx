@@ -10,6 +10,9 @@ How this file keeps memory safe:
 - No Python code of anybody else runs between the first and the last use of such a pointer: no callbacks, no hooks, and
   types are checked before.
 - A `Buffer` is written only through `buffer_append`, which grows it first.
+
+The docstring of a class begins with its constructor's signature and the marker that CPython looks for, unindented; that
+is how `inspect.signature` reads it, and why its first line is long.
 """
 
 cimport cython
@@ -30,7 +33,7 @@ ctypedef const unsigned char* Bytes
 cdef Py_ssize_t DEFAULT_LIMIT = 64 * 1024 * 1024
 cdef Py_ssize_t LARGEST_LIMIT = 0x7FFFFFFFFFFFFFFF
 cdef Py_ssize_t MAX_RETRY_DIGITS = 10_000
-cdef Py_ssize_t INT_DIGITS = 4_000
+cdef Py_ssize_t INT_DIGITS = 600  # int() never refuses so few, whatever the process-wide limit
 cdef object SURROGATE = re.compile("[\ud800-\udfff]")
 cdef str MESSAGE = "message"
 cdef str USE_FEED_TEXT = "; use feed_text for text"
@@ -70,7 +73,8 @@ cdef bytes as_bytes(object chunk, str method, str hint):
 
 cdef Py_ssize_t checked_limit(object value, str option) except -1:
     if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
-        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+        shown = int_text(value) if type(value) is int else repr(value)
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {shown:.100}")
     return value
 
 
@@ -91,6 +95,11 @@ cdef extern from "_utf8.h":
     object levada_utf8_decode(Bytes begin, Py_ssize_t size)
 
 levada_utf8_init()
+
+
+cdef object int_text(object number):
+    """Return text that reads back as this number: hexadecimal for one of more digits than str() may be allowed."""
+    return str(number) if number.bit_length() <= 2_000 else hex(number)
 
 
 cdef inline str to_text(Bytes begin, Py_ssize_t size):
@@ -158,10 +167,7 @@ cdef inline void buffer_free(Buffer* buffer) noexcept:
 
 
 cdef class Utf8Decoder:
-    """Utf8Decoder(errors='replace')
-    --
-
-    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+    """Utf8Decoder(errors='replace')\n--\n\nBytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
 
     `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
     decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
@@ -174,7 +180,7 @@ cdef class Utf8Decoder:
     def __init__(self, errors="replace"):
         if errors != "replace" and errors != "strict":
             raise UsageError(f"errors must be 'replace' or 'strict', not {errors!r:.100}")
-        self._errors = errors
+        self._errors = "strict" if errors == "strict" else "replace"  # a str of another class is not `str` here
         self._pending = b""
         self._spent = None
 
@@ -211,10 +217,7 @@ cdef class Utf8Decoder:
 @cython.no_gc
 @cython.freelist(64)  # Cython leaves it out in free-threaded builds
 cdef class Event:
-    """Event(event='message', data='', id='', retry=None)
-    --
-
-    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+    """Event(event='message', data='', id='', retry=None)\n--\n\nOne dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
 
     Equal by value on both backends, hashable, picklable, and not to be changed.
     """
@@ -252,7 +255,8 @@ cdef class Event:
         return hash((self.event, self.data, self.id, self.retry))
 
     def __repr__(self):
-        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+        retry = None if self.retry is None else int_text(self.retry)
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={retry})"
 
     def __reduce__(self):
         from levada._hotpath_py import _event_from_pickle
@@ -305,16 +309,19 @@ cdef inline Py_ssize_t name_size_of(Kind kind) noexcept:
     return 4 if kind == DATA else 2 if kind == ID else 5
 
 
-cdef Py_ssize_t fault(Bytes line, Py_ssize_t size, Kind kind) noexcept:
-    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not."""
+cdef Py_ssize_t fault(Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t checked) noexcept:
+    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not.
+
+    The first `checked` bytes are known to be good.
+    """
     cdef Py_ssize_t start, index
     cdef const void* nul
     if kind == ID:
-        nul = memchr(line, 0, size)
+        nul = memchr(line + checked, 0, size - checked)
         return -1 if nul is NULL else <Bytes>nul - line
     if kind == RETRY and size > 5:
         start = value_start(line, size, 5)
-        for index in range(start, size):
+        for index in range(max(start, checked), size):
             if index - start >= MAX_RETRY_DIGITS or not 48 <= line[index] <= 57:
                 return index
     return -1
@@ -328,14 +335,11 @@ cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
         return False
     if kind == RETRY and value_start(line, size, 5) == size:
         return False
-    return fault(line, size, kind) < 0
+    return fault(line, size, kind, 0) < 0
 
 
 cdef class TextLog:
-    """TextLog()
-    --
-
-    A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
     """
 
     cdef list _blocks
@@ -378,10 +382,7 @@ cdef enum:
 
 @cython.final
 cdef class Stencil:
-    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
-    --
-
-    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
+    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)\n--\n\nAn event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
     "s" of a string and "n" a number that do not matter. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
@@ -501,10 +502,7 @@ cdef struct Line:
 
 
 cdef class EventParser:
-    """EventParser(*, max_event_bytes=67108864, last_event_id='')
-    --
-
-    An event stream, cut anywhere, to events. One parser belongs to one stream.
+    """EventParser(*, max_event_bytes=67108864, last_event_id='')\n--\n\nAn event stream, cut anywhere, to events. One parser belongs to one stream.
 
     `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
     its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
@@ -798,7 +796,7 @@ cdef class EventParser:
                     start = value_start(line, size, 0)
                     out.append(Comment(to_text(line + start, size - start)))
                 return 0
-            bad = fault(line, size, kind)
+            bad = fault(line, size, kind, 0)
         if self._values + (size if bad < 0 else bad) > self._limit:
             raise self._too_large(begun)
         start = value_start(line, size, name_size_of(kind))
@@ -949,7 +947,6 @@ cdef class EventParser:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
-        cdef const void* nul
         self._line_size += size
         if self._dropping:
             return 0
@@ -968,12 +965,8 @@ cdef class EventParser:
         elif self._kind == STRAY:
             if mode == EVENTS:
                 ignored = 0
-        elif self._kind == ID:
-            nul = memchr(rest, 0, size)
-            if nul is not NULL:
-                ignored = known + (<Bytes>nul - rest)
-        elif self._kind == RETRY:
-            ignored = fault(self._line.begin, self._line_size, RETRY)
+        elif self._kind == ID or self._kind == RETRY:
+            ignored = fault(self._line.begin, self._line_size, self._kind, known)
         if self._values + (self._line_size if ignored < 0 else ignored) > self._limit:
             raise self._too_large(self._line_begun)
         if ignored >= 0:
@@ -1009,7 +1002,8 @@ cdef class EventParser:
         )
 
 
-# Where in the array we are: before it, after "[", inside an object, after an object, after ",", after the end.
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", at its end,
+# or inside a byte order mark.
 cdef enum Place:
     START
     FIRST
@@ -1017,6 +1011,7 @@ cdef enum Place:
     AFTER
     NEXT
     END
+    MARK
 
 
 cdef tuple EXPECTED = (
@@ -1026,14 +1021,12 @@ cdef tuple EXPECTED = (
     "expected ',' or ']' after an object of the JSON array",
     "expected '{' after ',' in the JSON array",
     "expected nothing but white space after the end of the JSON",
+    "expected the rest of a byte order mark",
 )
 
 
 cdef class JsonArray:
-    """JsonArray(*, max_item_bytes=67108864)
-    --
-
-    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """JsonArray(*, max_item_bytes=67108864)\n--\n\nA streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
@@ -1132,8 +1125,13 @@ cdef class JsonArray:
                 self._place = END
             elif byte == 44 and self._place == AFTER:  # ,
                 self._place = NEXT
-            elif self._place == START and self._bom < 3 and self._offset + (at - base) == self._bom and byte == bom[self._bom]:
+            elif self._place == START and self._offset + (at - base) == 0 and byte == bom[0]:
+                self._place = MARK
+                self._bom = 1
+            elif self._place == MARK and self._offset + (at - base) == self._bom and byte == bom[self._bom]:
                 self._bom += 1
+                if self._bom == 3:
+                    self._place = START
             else:
                 raise MalformedPayload(
                     f"{EXPECTED[<int>self._place]}, found byte 0x{byte:02x}", self._offset + (at - base)
