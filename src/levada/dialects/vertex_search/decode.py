@@ -286,9 +286,11 @@ class SearchDecoder(Dialect):
             if not value:
                 return False
             self._joined.update(entries)
-            self._extras[name] = self._extras.get(name, ()) + tuple(value)
+            known = self._extras.get(name)
+            self._extras[name] = known if isinstance(known, list) else []
+            self._extras[name] += value
         elif value != self._extras.get(name):
-            self._extras[name] = value
+            self._extras[name] = list(value) if isinstance(value, list) else value
         else:
             return False
         self.draft.opaque(name, value, keep=False)
@@ -364,7 +366,7 @@ class SearchDecoder(Dialect):
     def closing(self) -> None:
         """Keep what was exposed on the way, as parts."""
         for name, value in self._extras.items():
-            self.draft.keep(name, list(value) if type(value) is tuple else value)
+            self.draft.keep(name, value)
 
     def take_whole(self, document: Any) -> bool:
         """Read a whole answer: the response of `:answer`, or the list of a stream's elements."""
@@ -434,7 +436,7 @@ def _reference(entry: dict[str, Any], number: int) -> Reference:
 
 
 def _words(value: Any) -> list[str]:
-    return [str(word) for word in (value if isinstance(value, (list, tuple)) else [value]) if word]
+    return [str(word) for word in (value if isinstance(value, list) else [value]) if word]
 
 
 def _json(value: Any) -> str:
