@@ -13,9 +13,9 @@ Three things a dialect should know:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from levada._hotpath_py import TextLog
 else:
     TextLog = hotpath.TextLog
+
+_T = TypeVar("_T")
 
 FIRST_ANOMALIES: Final = 100  # kept with their places; the others are counted
 
@@ -430,6 +432,22 @@ class Draft:
             self.references.append(reference)
             self.out.append(reference)
 
+    def set_citations(self, citations: Sequence[Citation], choice: int = 0) -> None:
+        """Set a candidate's citations anew, from wires that repeat or correct them. Only what is new makes a delta."""
+        former = [citation for citation in self.citations if citation.choice == choice]
+        if former != list(citations):
+            self.effects += 1
+            self.citations = [citation for citation in self.citations if citation.choice != choice] + list(citations)
+            self.out.extend(_news(former, citations))
+
+    def set_references(self, references: Sequence[Reference], choice: int = 0) -> None:
+        """Set a candidate's references anew, as `set_citations` does."""
+        former = [reference for reference in self.references if reference.choice == choice]
+        if former != list(references):
+            self.effects += 1
+            self.references = [known for known in self.references if known.choice != choice] + list(references)
+            self.out.extend(_news(former, references))
+
     def keep(self, name: str, data: Any, choice: int = 0, block: int = 0) -> None:
         """Keep something for the next request that is no text, as a part. The dialect may go on filling `data`."""
         self.choice(choice)
@@ -564,6 +582,12 @@ class Draft:
                 )
             )
         return tuple(values)
+
+
+def _news(former: Sequence[_T], values: Sequence[_T]) -> list[_T]:
+    """Return the values that are not among the former ones. By repr: they hold JSON, which cannot be hashed."""
+    known = {repr(value) for value in former}
+    return [value for value in values if repr(value) not in known]
 
 
 def _text_of(part: _Part) -> str:

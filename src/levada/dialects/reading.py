@@ -14,6 +14,9 @@ _ANYTHING: Final = msgspec.json.Decoder()
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
 
+# 100, as protocol buffers' own JSON reader: Google's services can send no more, and Python copies no more than 300
+MOST_LEVELS: Final = 100
+
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T], shape: type[_T], draft: Draft) -> _T | list[Any] | None:
     """Return one event's data as `shape` where it is an object, as a list where it is one, else None.
@@ -68,6 +71,15 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     return value
+
+
+def is_deep(value: Any, levels: int = MOST_LEVELS) -> bool:
+    """Say whether a JSON value is nested deeper than `levels`: such a one could be neither copied nor compared."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return False
+    return levels <= 0 or any(is_deep(item, levels - 1) for item in value)
 
 
 def as_count(value: object) -> int | None:
