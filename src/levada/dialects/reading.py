@@ -13,6 +13,7 @@ from levada.draft import Draft
 _ANYTHING: Final = msgspec.json.Decoder()
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
+_DEEPEST: Final = 200  # levels of objects and lists in one event; answers in the field stay below 30
 
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T], shape: type[_T], draft: Draft) -> _T | list[Any] | None:
@@ -20,17 +21,40 @@ def read(data: bytes, decoder: msgspec.json.Decoder[_T], shape: type[_T], draft:
 
     `shape` is a Struct of the keys that the dialect looks at, all of type Any with default None, so that nothing else
     is built and no wrong type raises here. Data that begins as JSON and is not breaks the protocol; other data, a bare
-    null, number or string are counted. Lone surrogates become U+FFFD, as malformed UTF-8 does.
+    null, number or string are counted. Lone surrogates become U+FFFD, as malformed UTF-8 does. What is nested so deeply
+    that copying or comparing it later could exhaust the stack breaks the protocol too.
     """
+    value: Any
     try:
-        return decoder.decode(data)
+        value = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         value = _read_anything(data, draft)
-    if isinstance(value, dict):
-        return msgspec.convert(value, shape)
-    if isinstance(value, list):
+        if isinstance(value, dict):
+            value = msgspec.convert(value, shape)
+    if len(data) > 2 * _DEEPEST and data.count(b"{") + data.count(b"[") > _DEEPEST and is_deep(value):
+        draft.break_protocol(f"event data nested deeper than {_DEEPEST} levels")
+        return None
+    if isinstance(value, (shape, list)):
         return value
     return None
+
+
+def is_deep(value: object) -> bool:
+    """Say whether a value is nested so deeply that copying or comparing it could exhaust the stack."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        inner: list[object] = []
+        for outer in level:
+            if isinstance(outer, dict):
+                inner.extend(outer.values())
+            elif isinstance(outer, list):
+                inner.extend(outer)
+            elif isinstance(outer, msgspec.Struct):
+                inner.extend(msgspec.structs.astuple(outer))
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def read_document(data: bytes | str) -> Any:
