@@ -2,7 +2,8 @@
 
 Rules this file keeps:
 - The type is what counts; a missing or generic event name is tolerated, a missing type is read from the name.
-- A terminal signal whose name and type contradict each other, or that lacks its type, is damaged: it confirms nothing.
+- A terminal signal is damaged, and confirms nothing, where its name and its type contradict each other, where it lacks
+  its type, and where it lacks its name in a stream that names its events.
 - An event that names content and whose type is no known content may have lost text: that breaks the protocol.
 - An error is one wherever it stands: as the event's name, as the type, as an `error` object in any event.
 """
@@ -33,6 +34,8 @@ class NamedDialect(Dialect):
     terminal_events: ClassVar[frozenset[str]]
     keep_alives: ClassVar[frozenset[str]]
 
+    _named = False  # an event had a name
+
     def take(self, event: str, data: bytes) -> bool:
         """Read one event; say whether it was no keep-alive."""
         draft = self.draft
@@ -58,7 +61,9 @@ class NamedDialect(Dialect):
         if chunk.error or kind == "error":
             fail_with(draft, read_document(data))
             return True
-        if kind != event and not self._agree(chunk, event):
+        if kind == event:
+            self._named = True
+        elif not self._agree(chunk, event):
             return draft.error is not None
         kind = chunk.type
         if kind in self.keep_alives:
@@ -82,8 +87,11 @@ class NamedDialect(Dialect):
         if type(kind) is not str:
             draft.break_protocol("type is no string")
             return False
-        if event == "message":
-            return True  # no name: the type alone tells
+        if event == "message":  # no name: the type alone tells
+            if self._named and kind in self.terminal_events:
+                draft.anomaly("missing_event_name", kind)
+                return False
+            return True
         draft.anomaly("event_name_differs", f"{event}: {kind}"[:200])
         if event in self.content_events and kind not in self.content_events:
             draft.break_protocol("an event's name and its type contradict each other")
