@@ -186,7 +186,7 @@ class _Text:
 class _Item:
     """An output item that came or is coming."""
 
-    __slots__ = ("current", "done", "encrypted", "id", "index", "kept", "texts", "tool", "type")
+    __slots__ = ("current", "done", "encrypted", "id", "index", "kept", "shares", "texts", "tool", "type")
 
     def __init__(self, index: int, type: str, kept: dict[str, Any]) -> None:
         self.index = index
@@ -194,6 +194,7 @@ class _Item:
         self.kept = kept  # the part "item" or "envelope"
         self.id: str | None = None  # told last
         self.done = False
+        self.shares = False  # its index, with an item before it
         self.encrypted = False  # handed out
         self.tool: Tool | None = None
         self.texts: dict[_Key, _Text] = {}
@@ -387,7 +388,9 @@ class ResponsesDecoder(NamedDialect):
         draft = self.draft
         kept: dict[str, Any] = {"type": type}
         draft.keep("envelope" if type in _READ_ITEMS else "item", kept, 0, index)
+        shares = index in self._items
         item = self._items[index] = self._last = _Item(index, type, kept)
+        item.shares = shares
         self._all.append(item)
         self._after = max(self._after, index + 1)
         if type in ("function_call", "custom_tool_call"):
@@ -617,7 +620,7 @@ class ResponsesDecoder(NamedDialect):
         channel, kind, _ = key
         text = self._text(item, key)
         if item.current.get(channel) != key:
-            if channel in item.current:
+            if channel in item.current or item.shares:
                 draft.end_part(channel)
             item.current[channel] = key
             draft.touch()
