@@ -279,7 +279,7 @@ class Stencil:
 
     An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
-    "s" of a string and "n" a number that do not matter. A match makes the delta
+    "s" of a string and "n" a number that do not matter, "w" blanks or none. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
@@ -302,7 +302,7 @@ class Stencil:
             len(literals) != len(holes) + 1
             or len(holes) > MOST_HOLES
             or holes.count("t") != 1
-            or not set(holes) <= {"t", "s", "n"}
+            or not set(holes) <= {"t", "s", "n", "w"}
         ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
         self._first = literals[0]
@@ -323,6 +323,10 @@ class Stencil:
             if hole == "n":
                 number = _NUMBER.match(data, at)
                 end = number.end() if number is not None else -1
+            elif hole == "w":
+                end = at
+                while data.startswith(b" ", end):
+                    end += 1
             else:
                 end = _end_of_string(data, at)
             if end < 0 or not data.startswith(literal, end):
