@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada import Opaque, ToolCallDelta, Turn
+from levada.turn import _STENCIL_TRIES
 from tests.dialects.streams import (
     assert_deltas_are_the_turn,
     cuts,
@@ -23,6 +24,7 @@ from tests.dialects.streams import (
 )
 from tests.dialects.streams import deltas as deltas_of
 from tests.dialects.streams import fed as fed_to
+from tests.turn.test_stencils import assert_same
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 USAGE = {"input_tokens": 7, "output_tokens": 1}
@@ -360,6 +362,16 @@ class TestText:
         turn = fed(start(), odd, finish(), STOP)
         assert (turn.state, turn.answer) == ("finished", "Hi")
         assert (name or "missing_delta_type") in turn.anomalies.counts
+
+    def test_most_deltas_are_read_by_a_stencil_also_where_blanks_pad_them(self) -> None:
+        turn = Turn("anthropic")
+        turn.feed(start() + begin(0, "text", text=""))
+        for number in range(40):
+            event = delta(0, "text_delta", text=f"{number} ").replace(b"}}", b"}" + b" " * (number % 7) + b"}")
+            turn.feed(event)
+        assert turn._stencils
+        assert turn._stencil_tries == _STENCIL_TRIES
+        assert turn.answer == "".join(f"{number} " for number in range(40))
 
 
 class TestReasoning:
@@ -726,6 +738,7 @@ def test_damage_never_raises_and_never_finishes_what_lost_its_end(data: st.DataO
     stream = b"".join(map(event, documents))
     rnd = random.Random(seed)
     for chunks in ([damaged(stream, rnd, rnd.randint(1, 12))], data.draw(cuts(damaged(stream, rnd, 3)))):
+        assert_same("anthropic", chunks)
         turn = fed(*chunks)
         assert turn.state in ("finished", "error")
         assert isinstance(turn.parts, tuple)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada import Opaque, TextDelta, TextReplaced, Turn
+from levada.turn import _STENCIL_TRIES
 from tests.dialects.streams import (
     assert_deltas_are_the_turn,
     cuts,
@@ -23,6 +24,7 @@ from tests.dialects.streams import (
 )
 from tests.dialects.streams import deltas as deltas_of
 from tests.dialects.streams import fed as fed_to
+from tests.turn.test_stencils import assert_same
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 USAGE = {
@@ -162,6 +164,20 @@ class TestEnd:
     def test_done_after_it_is_only_counted(self) -> None:
         turn = fed(created(), message("Hi"), completed(), b"data: [DONE]\n\n")
         assert (turn.state, turn.anomalies.counts) == ("finished", {"after_end": 1})
+
+    def test_most_deltas_are_read_by_a_stencil_whatever_their_number_and_padding(self) -> None:
+        turn = Turn("openai_responses")
+        turn.feed(created() + added(0, "message"))
+        for number in range(40):
+            noise: dict[str, Any] = {
+                "sequence_number": number,
+                "obfuscation": "x" * (number % 5),
+                "item_id": f"i{number}",
+            }
+            turn.feed(text(f"{number} ", **noise))
+        assert turn._stencils
+        assert turn._stencil_tries == _STENCIL_TRIES
+        assert turn.answer == "".join(f"{number} " for number in range(40))
 
 
 class TestErrors:
@@ -773,6 +789,7 @@ def test_damage_never_raises_and_never_finishes_what_lost_its_end(data: st.DataO
     stream = b"".join(map(event, documents))
     rnd = random.Random(seed)
     for chunks in ([damaged(stream, rnd, rnd.randint(1, 12))], data.draw(cuts(damaged(stream, rnd, 3)))):
+        assert_same("openai_responses", chunks)
         turn = fed(*chunks)
         assert turn.state in ("finished", "error")
         assert isinstance(turn.parts, tuple)
