@@ -384,7 +384,7 @@ cdef enum:
 cdef class Stencil:
     """Stencil(event, literals, holes, make, channel, choice, block, kind, log)\n--\n\nAn event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
-    "s" of a string and "n" a number that do not matter. A match makes the delta
+    "s" of a string and "n" a number that do not matter, "w" blanks or none. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
@@ -412,7 +412,7 @@ cdef class Stencil:
             len(literals) != len(holes) + 1
             or len(holes) > HOLES
             or holes.count("t") != 1
-            or not set(holes) <= {"t", "s", "n"}
+            or not set(holes) <= {"t", "s", "n", "w"}
             or not all(type(literal) is bytes for literal in literals)
         ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
@@ -462,6 +462,9 @@ cdef class Stencil:
                     at += 1
                 if at == begin or (begin[0] == 48 and at - begin > 1):
                     return None
+            elif self._hole[i] == 119:  # w
+                while at < end and at[0] == 32:
+                    at += 1
             else:
                 while at < end and at[0] != 34:
                     if at[0] < 32:

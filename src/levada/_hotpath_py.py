@@ -238,8 +238,7 @@ def _size_while_open(line: bytes, mode: int) -> int:
 
 
 class TextLog:
-    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
-    """
+    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once."""
 
     __slots__ = ("_blocks", "_length", "_pieces")
 
@@ -281,7 +280,7 @@ MOST_HOLES: Final = 4
 class Stencil:
     """An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
-    "s" of a string and "n" a number that do not matter. A match makes the delta
+    "s" of a string and "n" a number that do not matter, "w" blanks or none. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
@@ -304,7 +303,7 @@ class Stencil:
             len(literals) != len(holes) + 1
             or len(holes) > MOST_HOLES
             or holes.count("t") != 1
-            or not set(holes) <= {"t", "s", "n"}
+            or not set(holes) <= {"t", "s", "n", "w"}
         ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
         self._first = literals[0]
@@ -325,6 +324,10 @@ class Stencil:
             if hole == "n":
                 number = _NUMBER.match(data, at)
                 end = number.end() if number is not None else -1
+            elif hole == "w":
+                end = at
+                while data.startswith(b" ", end):
+                    end += 1
             else:
                 end = _end_of_string(data, at)
             if end < 0 or not data.startswith(literal, end):
