@@ -10,7 +10,7 @@ import pytest
 
 RUN = Path(__file__).with_name("run.py")
 SKIPPED = 77
-SLICES = {"differential": 4_000, "random": 4_000, "narrow": 2_000, "coverage": 4_000}
+SLICES = {"differential": 2_500, "random": 2_500, "narrow": 1_000, "coverage": 2_500}
 
 
 @pytest.mark.parametrize("driver", SLICES)
