@@ -33,35 +33,37 @@ class TestWatch:
     def test_the_first_byte_counts_from_the_start(self) -> None:
         watch = Watch(Timeouts(first_byte_s=10, idle_s=1), 100)
         assert self.limit(watch, 103, opened=False) == (110, "first_byte_s")
-        watch.came(chunk=True, deltas=False)
+        watch.came(104, chunk=True, deltas=False)
         assert self.limit(watch, 104, opened=False) == (105, "idle_s")
 
     def test_an_empty_chunk_is_no_byte(self) -> None:
         watch = Watch(Timeouts(first_byte_s=10, idle_s=1), 100)
-        watch.came(chunk=False, deltas=False)
+        watch.came(102, chunk=False, deltas=False)
         assert self.limit(watch, 103) == (110, "first_byte_s")
 
     def test_keep_alives_do_not_put_off_the_first_event(self) -> None:
         watch = Watch(Timeouts(first_event_s=10), 100)
         for now_s in (101, 105, 109):
-            watch.came(chunk=True, deltas=False)
+            watch.came(now_s, chunk=True, deltas=False)
             assert self.limit(watch, now_s, opened=False) == (110, "first_event_s")
         assert watch.limit(109, opened=True) is None
 
     def test_a_stall_is_waiting_without_a_delta_whatever_else_comes(self) -> None:
         watch = Watch(Timeouts(stall_s=10), 100)
-        watch.came(chunk=True, deltas=True)
+        watch.came(101, chunk=True, deltas=True)
         assert self.limit(watch, 101) == (111, "stall_s")
-        watch.came(chunk=True, deltas=False)
+        watch.came(105, chunk=True, deltas=False)
         assert self.limit(watch, 105) == (111, "stall_s")
-        watch.came(chunk=True, deltas=True)
+        watch.came(106, chunk=True, deltas=True)
         assert self.limit(watch, 106) == (116, "stall_s")
 
     def test_the_pauses_of_the_reader_count_for_the_total_alone(self) -> None:
-        watch = Watch(Timeouts(idle_s=10, stall_s=20, total_s=1000), 0)
-        watch.came(chunk=True, deltas=True)
+        watch = Watch(Timeouts(idle_s=10, stall_s=15, total_s=1000), 0)
+        watch.came(1, chunk=True, deltas=False)
         assert self.limit(watch, 500) == (510, "idle_s")
-        watch.came(chunk=True, deltas=True)
+        watch.came(507, chunk=True, deltas=False)  # 1 s and 7 s of waiting
+        assert self.limit(watch, 600) == (607, "stall_s")
+        watch.came(601, chunk=True, deltas=True)
         assert self.limit(watch, 995) == (1000, "total_s")
 
     def test_the_earliest_limit_is_the_one(self) -> None:

@@ -58,26 +58,25 @@ class Limit(NamedTuple):
 class Watch:
     """Tells for each wait which limit comes first. `now_s`: any clock that only goes forward, always the same one."""
 
-    __slots__ = ("_bytes_came", "_delta_came", "_quiet_since_s", "_started_s", "_timeouts")
+    __slots__ = ("_bytes_came", "_quiet_s", "_started_s", "_timeouts", "_waiting_since_s")
 
     def __init__(self, timeouts: Timeouts, now_s: float) -> None:
         self._timeouts = timeouts
         self._started_s = now_s
+        self._waiting_since_s = now_s
+        self._quiet_s = 0.0  # waited since the last delta
         self._bytes_came = False
-        self._delta_came = True
-        self._quiet_since_s = now_s
 
     def limit(self, now_s: float, *, opened: bool) -> Limit | None:
         """Return the limit of the wait that begins now, or None. `opened`: an event that is no keep-alive has come."""
-        if self._delta_came:
-            self._quiet_since_s, self._delta_came = now_s, False  # the reader had it until now
+        self._waiting_since_s = now_s
         started_s, timeouts = self._started_s, self._timeouts
         candidates = [
             (started_s, "total_s", timeouts.total_s),
             (now_s, "idle_s", timeouts.idle_s)
             if self._bytes_came
             else (started_s, "first_byte_s", timeouts.first_byte_s),
-            (self._quiet_since_s, "stall_s", timeouts.stall_s)
+            (now_s - self._quiet_s, "stall_s", timeouts.stall_s)
             if opened
             else (started_s, "first_event_s", timeouts.first_event_s),
         ]
@@ -86,7 +85,7 @@ class Watch:
             default=None,
         )
 
-    def came(self, *, chunk: bool, deltas: bool) -> None:
-        """Note what a wait brought: bytes, deltas made of them."""
+    def came(self, now_s: float, *, chunk: bool, deltas: bool) -> None:
+        """Note when the wait ended and what it brought: bytes, deltas made of them."""
         self._bytes_came = self._bytes_came or chunk
-        self._delta_came = self._delta_came or deltas
+        self._quiet_s = 0.0 if deltas else self._quiet_s + now_s - self._waiting_since_s

@@ -121,9 +121,10 @@ class _Reading(Generic[_B]):
                 clean = self.body is not None and self.body.whole()
             deltas = self.turn.eof(clean=clean)
         else:
+            came_s = time.monotonic()
             deltas = self.turn.feed(chunk)
             if self._watch is not None:
-                self._watch.came(chunk=bool(chunk), deltas=bool(deltas))
+                self._watch.came(came_s, chunk=bool(chunk), deltas=bool(deltas))
         return deltas if deltas or (self.ended and not had_ended) else None
 
     def late(self, limit: Limit) -> list[Delta] | None:
