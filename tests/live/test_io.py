@@ -532,6 +532,30 @@ class TestCancellation:
         assert stream.cancelled.by == "CancelledError"
 
     @each_name
+    def test_by_another_task_that_closes_the_stream(self, name: str, serve: Any) -> None:
+        server = serve(STUCK)
+
+        async def main() -> Any:
+            async with Opened(name, server.url) as response:
+                stream = astream_turn(response, Turn("openai_chat"))
+
+                async def read() -> str:
+                    async for _ in stream:
+                        pass
+                    return "read to the end"
+
+                task = asyncio.create_task(read())
+                await asyncio.sleep(0.1)
+                await stream.aclose()
+                assert await asyncio.wait_for(task, 1) == "read to the end"
+                assert await asyncio.to_thread(server.wait_client_closed, 1)
+                return stream
+
+        stream = asyncio.run(main())
+        assert stream.turn.state == "cancelled"
+        assert stream.cancelled.upstream_closed is True
+
+    @each_name
     def test_of_the_turn_by_somebody_else_stops_at_the_next_chunk(self, name: str, serve: Any) -> None:
         server = serve(SLOW)
 

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Iterator, Mapping
 from contextlib import nullcontext
-from types import TracebackType
-from typing import Final, Generic, Protocol, Self, TypeVar
+from types import AsyncGeneratorType, TracebackType
+from typing import Final, Generic, Protocol, Self, TypeVar, cast
 
 from levada.deltas import Delta
 from levada.errors import Cancelled
@@ -138,6 +138,8 @@ class _Reading(Generic[_B]):
     def failed(self, exc: Exception) -> list[Delta] | None:
         """Note that a read failed. Raises the exception again where it is none of the network."""
         self._over = True
+        if self.body is None:  # somebody closed the response during the read
+            return None
         had_ended = self.ended
         deltas = note_failure(self.turn, exc)
         return None if had_ended else deltas
@@ -245,7 +247,7 @@ class AsyncTurnStream:
 
     def __init__(self, body: AsyncBody, turn: Turn, timeouts: Timeouts | None, clean: bool | None) -> None:
         self._reading = _Reading(body, turn, timeouts, clean)
-        self._batches = _aread(self._reading)
+        self._batches = cast("AsyncGeneratorType[list[Delta], None]", _aread(self._reading))  # for `ag_running`
 
     @property
     def turn(self) -> Turn:
@@ -264,7 +266,8 @@ class AsyncTurnStream:
         return self._batches.__anext__()
 
     async def aclose(self) -> None:
-        """Stop reading: cancel the turn unless it has ended, and close the response."""
+        """Stop reading: cancel the turn unless it has ended, and close the response. Another task may do that of
+        a client's response; an async generator that waits for its next chunk cannot be closed from outside."""
         await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
@@ -274,7 +277,8 @@ class AsyncTurnStream:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await _aleave(self._reading, _READER if kind is None else kind.__name__)
-        await self._batches.aclose()
+        if not self._batches.ag_running:  # else another task waits in it: the closed response ends its wait
+            await self._batches.aclose()
 
 
 async def _aread(reading: _Reading[AsyncBody]) -> AsyncGenerator[list[Delta], None]:
