@@ -266,8 +266,11 @@ class AsyncTurnStream:
         return self._batches.__anext__()
 
     async def aclose(self) -> None:
-        """Stop reading: cancel the turn unless it has ended, and close the response. Another task may do that of
-        a client's response; an async generator that waits for its next chunk cannot be closed from outside."""
+        """Stop reading: cancel the turn unless it has ended, and close the response.
+
+        Another task may do it too, where this is a client's response; an async generator that waits for its next chunk
+        cannot be closed from outside.
+        """
         await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
