@@ -182,7 +182,7 @@ class TestFences:
         text = "```\n" + "x = 1. Y = 2\n" * 20 + "```\nEnd."
         found = places([text], room=100)
         assert all(sentence.endswith("\n") and len(sentence) <= 100 for _, sentence, _ in found[:-1])
-        assert [whole for _, _, whole in found] == [False, False, True, True]
+        assert [whole for _, _, whole in found] == [False, False, False, True]
 
 
 class TestRoom:
@@ -191,7 +191,17 @@ class TestRoom:
     def test_a_sentence_longer_than_the_room_is_cut_at_a_word(self) -> None:
         found = places(["word " * 40], room=64)
         assert found[0] == (200, "word " * 12, False)
-        assert found[-1][2]
+        assert [whole for _, _, whole in found] == [False] * 4
+
+    def test_the_sentence_after_the_rest_of_a_cut_one_is_whole_again(self) -> None:
+        found = places(["word " * 15 + "end. And one more. Then "], room=64)
+        assert [(sentence, whole) for _, sentence, whole in found[-2:]] == [("And one more. ", True), ("Then ", True)]
+        assert not found[-3][2]
+
+    def test_a_fence_that_fills_the_room_is_whole(self) -> None:
+        fence = "```\nA. B\n```\n"
+        assert cut(fence + "\n" * 20, room=16) == [fence + "\n" * 3, "\n" * 16, "\n"]
+        assert places([fence + "\n" * 20], room=16)[0][2]
 
     def test_a_likely_boundary_is_the_best_place(self) -> None:
         text = "He said (this is open. It never ends. It goes on and on and on and on."

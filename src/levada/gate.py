@@ -33,7 +33,7 @@ DEFAULT_HOLD: Final = 4096
 class Sentence(Struct, frozen=True, gc=False):
     """A candidate for release. `n`: its number, from 0; it is decided under it.
 
-    `whole`: False where the gate ran out of room and had to cut: it may be part of a sentence.
+    `whole`: False where the gate ran out of room and had to cut, before it or after it: it may be part of a sentence.
     """
 
     n: int

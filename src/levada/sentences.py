@@ -31,7 +31,7 @@ reads at most 9 characters for each new one, whatever the text, and the closers,
 read the text a constant number of times. sentencex itself is not quite linear in a text full of brackets;
 `max_hold_chars` bounds what it gets at once. When the hold is full, the text is cut at the best place in the last three
 quarters of it: the last boundary that is merely likely, else the last line (in code) or word, else at the very end. So
-a cut for want of room reads at most 4 characters for each one released. Such a piece is marked as not whole.
+a cut for want of room reads at most 4 characters for each one released. The pieces beside it are marked as not whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOOK_AHEAD: Final = 16  # characters; longer than any month or opener that a ru
 # what must follow a boundary: punctuation, then a wide character, or a word that has ended or is long enough
 _FOLLOWED: Final = re.compile(rf"\W*+(?:[^\W\0-\u2e7f]|\w(?:\S*+\s|\S{{{_LOOK_AHEAD - 1}}}))")
 # what is no sentence of its own: no word at all, or a list marker's number or letter
-_NO_SENTENCE: Final = re.compile(r"\W*+(?:[ivxlcdmIVXLCDM]++|[A-Za-z]|\d++)?+\W*+")
+_NO_SENTENCE: Final = re.compile(r"\W*+(?:[ivxIVX]{1,5}+|[A-Za-z]|\d++)?+\W*+")
 _GOES_ON: Final = re.compile(r"\.[^\S\n]*\Z")
 # between two sentences: emphasis that ends with the first, and white space
 _BETWEEN: Final = re.compile(r"(?:[*_~]++(?=\s))?+\s*+")
@@ -87,7 +87,7 @@ class SentenceCutter:
 
     `languages`: codes, as ("pt", "en"), or one code; a region, as in pt-BR, is ignored, and a language that sentencex
     does not know is cut as its nearest or as English. `max_hold_chars`: the most characters held, inclusive. `whole` is
-    False for a piece that had to be cut because the hold was full.
+    False for the two pieces beside a cut that was made because the hold was full.
     Raises UsageError for a setting that makes no sense, and where sentencex is not installed.
     """
 
@@ -101,6 +101,7 @@ class SentenceCutter:
         "_max_hold_chars",
         "_mode",
         "_next_size",
+        "_partial",
         "_parts",
         "_segment",
         "_size",
@@ -130,6 +131,7 @@ class SentenceCutter:
         self._look = -1  # characters seen of the word after a mark; -1: no mark seen
         self._again = False  # there was another mark in that word
         self._next_size = 0  # no check below this size
+        self._partial = False  # what is held begins where there was no room for more
 
     def feed(self, text: str) -> list[tuple[str, bool]]:
         """Take new text; return the sentences it completes, in order."""
@@ -277,8 +279,10 @@ class SentenceCutter:
             places[0] = max(self._likely_ends(held), default=0)
         place = next((place for place in places if place >= max(1, len(held) // 4)), len(held))
         if self._mode is _Mode.AFTER_FENCE:
-            place, self._mode = len(held), _Mode.PROSE
-        self._release(held, [place], out, whole=False)
+            self._release(held, [len(held)], out)
+            self._mode = _Mode.PROSE
+        else:
+            self._release(held, [place], out, whole=False)
         self._next_size = self._size + self._size // 8
 
     # -- what is held --------------------------------------------------------------------------------------------------
@@ -309,7 +313,8 @@ class SentenceCutter:
             return
         begun = 0
         for end in ends:
-            out.append((held[begun:end], whole))
+            out.append((held[begun:end], whole and not self._partial))
+            self._partial = not whole
             begun = end
         self._parts = [held[begun:]]
         self._size = len(held) - begun
