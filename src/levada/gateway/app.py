@@ -72,7 +72,7 @@ class Gateway:
         ]
         if config.page:
             routes += [Route("/upstreams", self._upstreams), *assets.routes()]
-        guard = Middleware(_Guard, config.allowed_hosts)
+        guard = Middleware(_Guard, config.allowed_hosts, config.limits.max_header_bytes)
         self.app = Starlette(routes=routes, middleware=[guard], lifespan=self._lifespan)
 
     def close(self) -> None:
@@ -232,13 +232,18 @@ class _Guard:
     to 127.0.0.1), and so has the Origin where there is one.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...], max_header_bytes: int) -> None:
         self._app = app
+        self._max_header_bytes = max_header_bytes
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._max_header_bytes:
+            # the server's own limit counts heads that come in pieces alone
+            await Refused(431, "too_large", "the head is too large", connection="close").response()(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")

@@ -10,6 +10,7 @@ from importlib.resources import files
 from itertools import cycle, islice
 from typing import Any, Final, Literal
 
+from levada.frames import JsonArray
 from levada.sse import encode_json
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -45,8 +46,8 @@ def _events(name: str) -> list[bytes]:
     """Return a recorded stream, one piece for each event or item."""
     body = files(__package__).joinpath(name).read_bytes()
     if name.endswith(".json"):
-        first, *rest = body.split(b"\n},\n")
-        return [first, *(b"\n},\n" + item for item in rest)]
+        first, *rest = JsonArray().feed(body)
+        return [b"[" + first, *(b",\r\n" + item for item in rest), b"]\n"]
     return [event + b"\n\n" for event in body.split(b"\n\n") if event]
 
 
@@ -135,7 +136,7 @@ def _all() -> Iterator[Scenario]:
         kind = "application/json" if name.endswith(".json") else "text/event-stream"
         yield Scenario(
             name=dialect, group="Dialects", title=title, note=note, dialect=dialect, profile=profile, content_type=kind,
-            pieces=partial(_events, name), delay_s=0.12 if kind == "application/json" else 0.07,
+            pieces=partial(_events, name), delay_s=0.12 if kind == "application/json" else 0.09,
         )  # fmt: skip
     chat, anthropic = partial(_events, "openai_chat.sse"), partial(_events, "anthropic.sse")
     tools = "Tools"
@@ -178,8 +179,8 @@ def _all() -> Iterator[Scenario]:
     )  # fmt: skip
     pace = "Pace"
     yield Scenario(
-        name="slow", group=pace, title="Slow", dialect="openai_responses", first_delay_s=2.0, delay_s=0.45,
-        pieces=partial(_events, "openai_responses.sse"), note="Two seconds of waiting, then two words a second.",
+        name="slow", group=pace, title="Slow", dialect="openai_responses", first_delay_s=2.0, delay_s=0.3,
+        pieces=partial(_events, "openai_responses.sse"), note="Two seconds of waiting, then three words a second.",
     )  # fmt: skip
     yield Scenario(
         name="crumbs", group=pace, title="In crumbs", dialect="openai_chat", profile="deepseek", delay_s=0.002,
