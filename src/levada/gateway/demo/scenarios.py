@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +49,7 @@ def _events(name: str) -> list[bytes]:
     if name.endswith(".json"):
         first, *rest = JsonArray().feed(body)
         return [b"[" + first, *(b",\r\n" + item for item in rest), b"]\n"]
-    return [event + b"\n\n" for event in body.split(b"\n\n") if event]
+    return [piece for piece in re.split(rb"(?<=\n\n)|(?<=\n\r\n)", body) if piece]
 
 
 def _crumbs(name: str, size: int) -> list[bytes]:

@@ -26,13 +26,14 @@ class _GoneError(Exception):
 
 
 class DemoUpstream:
-    """The upstream of the demo; an async context manager. `open`: connections now; `requests`: what came lately."""
+    """The upstream of the demo; an async context manager. `open`: connections now; `asked`: how often each
+    scenario was; `requests`: what came lately."""
 
     def __init__(self, scenarios: Mapping[str, Scenario] = SCENARIOS) -> None:
         self.open = 0
         self.requests: deque[dict[str, Any]] = deque(maxlen=64)
         self._scenarios = scenarios
-        self._asked: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
@@ -82,7 +83,7 @@ class DemoUpstream:
                     writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
                     first = b""
                     continue
-                self._asked[scenario.name] += 1
+                self.asked[scenario.name] += 1
                 with suppress(ValueError):
                     self.requests.append(json.loads(body))
                 waiting = asyncio.create_task(reader.read(1))  # the client's next word, or its going
@@ -102,7 +103,7 @@ class DemoUpstream:
         """Send one answer; return whether the connection can be used again."""
         pieces = scenario.pieces()
         breaks_at = scenario.breaks_at
-        if scenario.heals and self._asked[scenario.name] % 2 == 0:
+        if scenario.heals and self.asked[scenario.name] % 2 == 0:
             breaks_at = None
         head = [f"HTTP/1.1 {scenario.status} {HTTPStatus(scenario.status).phrase}"]
         head += [f"{name}: {value}" for name, value in scenario.headers]

@@ -1,7 +1,7 @@
 // The page: asks the gateway, shows one turn after the other.
 
 import { eventsOf } from "./events.js";
-import { TurnView } from "./turn.js";
+import { toTheEnd, TurnView } from "./turn.js";
 
 const MOST_TURNS = 30;   // on the page; older ones go
 const DEMO_QUESTION = "What is a levada?";   // a recorded stream answers anything
@@ -66,7 +66,7 @@ function ask(name, text) {
   });
   log.append(view.element);
   while (log.querySelectorAll(".turn").length > MOST_TURNS) log.querySelector(".turn").remove();
-  window.scrollTo(0, document.documentElement.scrollHeight);
+  toTheEnd();
   run(view, name, text);
 }
 

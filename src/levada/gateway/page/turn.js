@@ -29,6 +29,10 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Whether the person looks at the end; who has scrolled up is left there. */
+const atTheEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 48;
+export const toTheEnd = () => window.scrollTo(0, document.documentElement.scrollHeight);
+
 const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
 const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
@@ -198,11 +202,13 @@ export class TurnView {
     this.#paint();
     this.#show("finished");
     this.answer.setAttribute("aria-busy", "false");
+    const follow = atTheEnd();
     this.#fold();
     this.#button("Copy", (event) => this.#copy(event.currentTarget));
     this.#button("Ask again", this.#again);
     this.#announce("Answer confirmed.");
     this.#tick();
+    if (follow) toTheEnd();
   }
 
   /** No paint comes after this but the one that the caller makes. */
@@ -256,7 +262,7 @@ export class TurnView {
   }
 
   #paint() {
-    const follow = window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 48;
+    const follow = atTheEnd();
     const thinking = this.#text("reasoning") !== "";
     const answering = this.#text("answer") !== "" || this.#text("refusal") !== "" || this.calls.size > 0;
     for (const flow of this.flows.values()) flow.paint();
@@ -274,7 +280,7 @@ export class TurnView {
     if (this.#dirty.has("tools")) this.#paintTools();
     if (this.#dirty.has("sources")) this.#paintSources();
     this.#dirty.clear();
-    if (follow) window.scrollTo(0, document.documentElement.scrollHeight);
+    if (follow) toTheEnd();
   }
 
   #paintTools() {
