@@ -1,4 +1,4 @@
-"""A gateway on loopback in a thread of its own, with the demo's upstream or any other, for tests that need real sockets."""
+"""A gateway on loopback in a thread of its own, with the demo's upstream or any other."""
 
 from __future__ import annotations
 

@@ -119,7 +119,10 @@ class TestTurns:
 
     def test_the_head_keeps_proxies_and_caches_away(self, quick: Running) -> None:
         body = {"upstream": "gemini", "request": {}}
-        with httpx.Client(trust_env=False) as client, client.stream("POST", f"{quick.url}/turns", json=body) as response:
+        with (
+            httpx.Client(trust_env=False) as client,
+            client.stream("POST", f"{quick.url}/turns", json=body) as response,
+        ):
             headers = response.headers
             response.read()
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -130,7 +133,9 @@ class TestTurns:
     def test_the_request_is_passed_on_as_a_stream_with_its_defaults_and_its_key(self) -> None:
         stream = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         with ReplayServer(stream) as server:
-            upstream = Upstream(url=server.url, dialect="openai_chat", request={"model": "m", "seed": 1}, headers={"x-a": "b"})
+            upstream = Upstream(
+                url=server.url, dialect="openai_chat", request={"model": "m", "seed": 1}, headers={"x-a": "b"}
+            )
             with Running(upstreams={"own": upstream}, scenarios={}) as gateway:
                 config = gateway.server.gateway.config
                 gateway.server.gateway.config = replace(config, keys={"own": ("authorization", "Bearer k")})
@@ -342,12 +347,16 @@ class TestLimits:
         assert set(got.json()["error"]) == {"type", "message"}
 
     def test_a_body_without_length_is_counted_too(self, quick: Running) -> None:
-        got = call(quick, "POST", "/turns", content=iter([b"x" * 65536] * 40), headers={"content-type": "application/json"})
+        got = call(
+            quick, "POST", "/turns", content=iter([b"x" * 65536] * 40), headers={"content-type": "application/json"}
+        )
         assert got.status_code == 413
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
     def test_what_a_foreign_page_can_send_unasked_is_refused(self, quick: Running, kind: str) -> None:
-        got = call(quick, "POST", "/turns", content=b'{"upstream":"gemini","request":{}}', headers={"content-type": kind})
+        got = call(
+            quick, "POST", "/turns", content=b'{"upstream":"gemini","request":{}}', headers={"content-type": kind}
+        )
         assert got.status_code == 415
 
     @pytest.mark.parametrize(
@@ -402,8 +411,13 @@ class TestLimits:
         with Running(scenarios=HANGING, limits=Limits(body_s=0.3)) as gateway:
             host, port = gateway.url.removeprefix("http://").split(":")
             with socket.create_connection((host, int(port)), 5) as held:
-                head = "POST /turns HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
-                held.sendall(head.encode())
+                lines = [
+                    "POST /turns HTTP/1.1",
+                    "host: localhost",
+                    "content-type: application/json",
+                    "content-length: 9",
+                ]
+                held.sendall("\r\n".join([*lines, "", "{"]).encode())
                 assert b"408 Request Timeout" in held.recv(65536)
 
     def test_a_head_that_is_too_large_is_refused(self, quick: Running) -> None:

@@ -125,13 +125,21 @@ class TestOrder:
         assert reader.events == [
             (
                 "state",
-                {"state": "connecting", "turn": "t7", "upstream": "claude", "dialect": "anthropic", "profile": "anthropic"},
+                {
+                    "state": "connecting",
+                    "turn": "t7",
+                    "upstream": "claude",
+                    "dialect": "anthropic",
+                    "profile": "anthropic",
+                },
             )
         ]
 
     def test_within_a_frame_the_kinds_have_their_places(self) -> None:
         reader = told(Turn("vertex_search"), [(FIXTURES / "vertex_search.json").read_bytes()], set())
-        kinds = [name for number, name in enumerate(reader.names()) if number == 0 or reader.names()[number - 1] != name]
+        kinds = [
+            name for number, name in enumerate(reader.names()) if number == 0 or reader.names()[number - 1] != name
+        ]
         assert kinds == ["state", "text", "reference", "citation", "finish", "state", "end"]
 
     def test_one_event_for_each_channel_however_many_deltas(self) -> None:

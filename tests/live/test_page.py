@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,9 @@ class TestArriving:
         assert visit.text(".hint") == "provisional until confirmed"
         assert visit.style(".reply", "borderLeftStyle") == "dashed"
         draft = visit.style(".reply", "color")
-        cursor = "getComputedStyle(document.querySelector('.turn:last-child .text.answer > .line:last-child'), '::after')"
+        cursor = (
+            "getComputedStyle(document.querySelector('.turn:last-child .text.answer > .line:last-child'), '::after')"
+        )
         assert visit.page.evaluate(f"{cursor}.animationName") == "blink"
         assert visit.buttons() == []
         assert visit.page.get_attribute(".turn:last-child .reply", "aria-busy") == "true"
@@ -238,7 +241,7 @@ class TestArriving:
         visit.ask("crumbs")
         visit.wait("finished")
         texts = visit.page.evaluate("watched.texts")
-        assert all(after.startswith(before) for before, after in zip(texts, texts[1:], strict=False))
+        assert all(after.startswith(before) for before, after in pairwise(texts))
 
     def test_two_thousand_deltas_a_second_are_25_paints_a_second(self, visit: Visit) -> None:
         visit.ask("fast")
@@ -468,7 +471,8 @@ class TestParser:
                 for (const {name, bytes, events} of cases) {
                     const whole = Uint8Array.from(bytes), wanted = JSON.stringify(events);
                     const cuts = [[whole], [...whole].map((byte) => Uint8Array.of(byte))];
-                    for (let at = 1; at < Math.min(whole.length, 200); at++) cuts.push([whole.slice(0, at), whole.slice(at)]);
+                    for (let at = 1; at < Math.min(whole.length, 200); at++)
+                        cuts.push([whole.slice(0, at), whole.slice(at)]);
                     for (const chunks of cuts) {
                         const got = read(chunks);
                         if (got !== wanted) { failures.push([name, chunks.length, got, wanted]); break; }
@@ -487,7 +491,9 @@ def test_pictures(browser: Any, gateway: Running) -> None:
     phone = {"viewport": {"width": 390, "height": 700}, "has_touch": True}
     desktop = {"viewport": {"width": 900, "height": 480}}
 
-    def picture(name: str, options: dict[str, Any], scheme: str, scenario: str, *steps: Callable[[Visit], object]) -> None:
+    def picture(
+        name: str, options: dict[str, Any], scheme: str, scenario: str, *steps: Callable[[Visit], object]
+    ) -> None:
         visit = Visit(browser, gateway, color_scheme=scheme, **options)
         visit.ask(scenario)
         for step in steps:
@@ -496,7 +502,11 @@ def test_pictures(browser: Any, gateway: Running) -> None:
         visit.context.close()
 
     def wait(state: str, phase: str | None = None, ms: int = 0) -> Callable[[Visit], object]:
-        return lambda visit: (visit.wait(state, phase), visit.page.wait_for_timeout(ms))
+        def step(visit: Visit) -> None:
+            visit.wait(state, phase)
+            visit.page.wait_for_timeout(ms)
+
+        return step
 
     picture("thinking", desktop, "light", "openai_chat", wait("streaming", "reasoning", 650))
     picture("answering", desktop, "light", "openai_chat", wait("streaming", "answer", 1100))

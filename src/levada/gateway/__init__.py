@@ -1,7 +1,7 @@
 """The reference gateway: turns over HTTP, told in levada's normal form, and a page that shows them.
 
-`NormalForm` and `Frames` need no more than levada itself and go into a gateway of your own; `Gateway`, `serve` and the rest
-need the extra `gateway` (starlette, uvicorn, aiohttp).
+`NormalForm` and `Frames` need no more than levada itself and go into a gateway of your own; `Gateway`, `serve` and the
+rest need the extra `gateway` (starlette, uvicorn, aiohttp).
 """
 
 from __future__ import annotations

@@ -243,7 +243,9 @@ class _Guard:
             return
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self._max_header_bytes:
             # the server's own limit counts heads that come in pieces alone
-            await Refused(431, "too_large", "the head is too large", connection="close").response()(scope, receive, send)
+            await Refused(431, "too_large", "the head is too large", connection="close").response()(
+                scope, receive, send
+            )
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
@@ -253,7 +255,9 @@ class _Guard:
             await refused.response()(scope, receive, send)
             return
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            await Refused(403, "foreign_origin", "a page of another origin may not ask").response()(scope, receive, send)
+            await Refused(403, "foreign_origin", "a page of another origin may not ask").response()(
+                scope, receive, send
+            )
             return
 
         async def send_guarded(message: Message) -> None:

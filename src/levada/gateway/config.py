@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class TimeoutSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The five timeouts of a turn (levada.io.Timeouts), in seconds. `first_byte_s` also bounds the wait for the head."""
+    """The timeouts of a turn (levada.io.Timeouts), in seconds. `first_byte_s` also bounds the wait for the head."""
 
     first_byte_s: float = 60.0
     first_event_s: float = 120.0
@@ -45,7 +45,8 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named upstream: one URL that a turn's request is sent to.
 
     `key_env`: the environment variable that holds the key; `key_header`: how it is sent. `headers`: sent as they are.
-    `request`: fields that a request gets where it does not name them, as the model. `title`, `note`, `group`: for the page.
+    `request`: fields that a request gets where it does not name them, as the model. `title`, `note`, `group`: for the
+    page.
     """
 
     url: str

@@ -1,12 +1,15 @@
-"""Runs the gateway under uvicorn, with what uvicorn leaves open: a time limit on heads, and clients that take nothing."""
+"""Runs the gateway under uvicorn, with what uvicorn leaves open: a time limit on heads, clients that take nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import Callable
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import h11
 import uvicorn
@@ -32,13 +35,13 @@ class _Protocol(H11Protocol):
         if held is not None and held.family in (socket.AF_INET, socket.AF_INET6):
             held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(_WRITE_BUFFER)
-        app: ASGIApp = self.app  # type: ignore[assignment]  # uvicorn has types of its own for the same thing
+        app: ASGIApp = self.app
 
         async def with_abort(scope: Scope, receive: Receive, send: Send) -> None:
             scope.setdefault("extensions", {})[ABORT] = transport.abort
             await app(scope, receive, send)
 
-        self.app = with_abort  # type: ignore[assignment]
+        self.app = with_abort
         self._head_timer: asyncio.TimerHandle | None = None
         self._watch_head()
 
@@ -93,6 +96,19 @@ class Server(uvicorn.Server):
             )
         )
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End at a signal in good order; uvicorn raises it again afterwards, which would be a death by signal."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # whoever runs us in another thread sets should_exit
+            return
+        former = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in former.items():
+                signal.signal(sig, handler)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
         await super().startup(sockets)
@@ -114,5 +130,3 @@ async def serve(config: Config, listener: socket.socket, *, ready: Callable[[], 
     """Serve until SIGINT or SIGTERM, then end in good order. `ready` is called once requests are answered."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     await Server(config, ready=ready).serve(sockets=[listener])
-
-

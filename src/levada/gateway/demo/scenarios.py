@@ -21,9 +21,9 @@ __all__ = ["SCENARIOS", "Scenario"]
 class Scenario:
     """One stream, and how it is played.
 
-    `pieces`: what is sent, one send and one HTTP chunk each. `delay_s`: between two of them; `first_delay_s`: before the
-    first. `breaks_at`: how many are sent before the body breaks off, `clean`: in good order, as a server that thinks it is
-    done. `heals`: only every other request breaks.
+    `pieces`: what is sent, one send and one HTTP chunk each. `delay_s`: between two of them; `first_delay_s`: before
+    the first. `breaks_at`: how many are sent before the body ends, by closing the connection or `clean`, as a server
+    does that thinks it is done. `heals`: only every other request breaks.
     """
 
     name: str
@@ -81,13 +81,15 @@ _PROSE: Final = (
     "falls so little that a leaf on it keeps pace with a walker. Quem cuida dela é o levadeiro: limpa as folhas, abre "
     "e fecha as comportas, e reparte as horas de água. 水は道を見つける — water finds its way, 🏞️ but here the way "
     "was cut for it by hand, from baskets that hung on ropes.\n\n"
-).split(" ")
+)
 
 
 def _fast(deltas: int) -> list[bytes]:
-    words = [f"{word} " for word in _PROSE]
+    words = [f"{word} " for word in _PROSE.split(" ")]
     thoughts = [{"reasoning_content": word} for word in islice(cycle(words), deltas // 8)]
-    return _chat([*thoughts, *({"content": word} for word in islice(cycle(words), deltas))], tokens=deltas + deltas // 8)
+    return _chat(
+        [*thoughts, *({"content": word} for word in islice(cycle(words), deltas))], tokens=deltas + deltas // 8
+    )
 
 
 _MARKUP: Final = (
@@ -96,9 +98,9 @@ _MARKUP: Final = (
     "<b>not bold</b> <!-- not hidden --> &lt;not an entity&gt; &amp;\n"
     "[a link](javascript:document.title='owned') ![](https://tracker.invalid/pixel.png)\n"
     "</p></div></body><style>* { display: none }</style>\n"
-    "right-to-left: \u202egnitirw sdrawkcab\u202c, isolates: \u2066שלום\u2069, a separator:\u2028after it\n"
+    "right-to-left: \u202egnitirw sdrawkcab\u202c, isolates: \u2066\u05e9\u05dc\u05d5\u05dd\u2069, a separator:\u2028after it\n"
     "terminal: \x1b[31mred\x1b[0m, nul: [\x00], byte order mark: [\ufeff], lone half: [\ud83d]\n"
-    "data: [DONE]\n\nevent: end\ndata: {\"state\":\"finished\"}\n\n"
+    'data: [DONE]\n\nevent: end\ndata: {"state":"finished"}\n\n'
     + "averylongwordwithoutanyplacetobreakit" * 12
     + "\n{{7*7}} ${7*7} <%= 7*7 %>\n"
 )
@@ -115,17 +117,30 @@ def _hostile() -> list[bytes]:
     call = {"name": "<img src=x onerror=alert(1)>", "arguments": arguments}
     tool = {"tool_calls": [{"index": 0, "id": 'call"><b>', "type": "function", "function": call}]}
     sources = [
-        {"type": "url_citation", "url_citation": {"url": url, "title": "<i>source</i>", "start_index": 0, "end_index": 8}}
-        for url in ("javascript:document.title='owned'", "data:text/html,<script>1</script>", "https://walks.example/a?b=<c>")
+        {
+            "type": "url_citation",
+            "url_citation": {"url": url, "title": "<i>source</i>", "start_index": 0, "end_index": 8},
+        }
+        for url in (
+            "javascript:document.title='owned'",
+            "data:text/html,<script>1</script>",
+            "https://walks.example/a?b=<c>",
+        )
     ]
-    deltas = [*thoughts, *answer, tool, {"annotations": sources}]
+    deltas: list[dict[str, Any]] = [*thoughts, *answer, tool, {"annotations": sources}]
     # a lone half of a surrogate pair has no UTF-8 form: it is written as JSON escapes it
     return _chat(deltas, "tool_calls", tokens=len(answer))
 
 
 _DIALECTS: Final = (
     ("openai_chat", "OpenAI chat", "openai_chat.sse", "deepseek", "Reasoning first, then the answer, in chat chunks."),
-    ("openai_responses", "OpenAI responses", "openai_responses.sse", None, "Named events, with a summary of the reasoning."),
+    (
+        "openai_responses",
+        "OpenAI responses",
+        "openai_responses.sse",
+        None,
+        "Named events, with a summary of the reasoning.",
+    ),
     ("anthropic", "Anthropic", "anthropic.sse", None, "Content blocks: thinking, then text."),
     ("gemini", "Gemini", "gemini.sse", None, "Parts marked as thoughts; no terminal event but a clean end."),
     ("vertex_search", "Vertex AI Search", "vertex_search.json", None, "A JSON array, with citations and references."),
@@ -160,8 +175,9 @@ def _all() -> Iterator[Scenario]:
         heals=True, note="The first try is cut; trying again brings the whole answer, and nothing of the first.",
     )  # fmt: skip
     yield Scenario(
-        name="cut-quietly", group=broken, title="Cut in good order", dialect="openai_chat", pieces=chat, profile="deepseek",
-        breaks_at=24, ends="clean", note="The server ends the body as if it were done, but the terminal signal is missing.",
+        name="cut-quietly", group=broken, title="Cut in good order", dialect="openai_chat", profile="deepseek",
+        pieces=chat, breaks_at=24, ends="clean",
+        note="The server ends the body as if it were done, but the terminal signal is missing.",
     )  # fmt: skip
     yield Scenario(
         name="error", group=broken, title="Error in the middle", dialect="anthropic",
@@ -172,7 +188,9 @@ def _all() -> Iterator[Scenario]:
         name="error-openai", group=broken, title="Error in the middle, OpenAI", dialect="openai_chat",
         pieces=partial(_events, "openai_chat-error.sse"), note="An error object in the place of a chunk.",
     )  # fmt: skip
-    busy = {"error": {"message": "Rate limit reached for levada-demo", "type": "rate_limit_error", "code": "rate_limit"}}
+    busy = {
+        "error": {"message": "Rate limit reached for levada-demo", "type": "rate_limit_error", "code": "rate_limit"}
+    }
     yield Scenario(
         name="refused", group=broken, title="Refused at once", dialect="openai_chat", status=429,
         content_type="application/json", headers=(("retry-after", "7"),), pieces=lambda: [json.dumps(busy).encode()],

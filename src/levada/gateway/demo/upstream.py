@@ -26,11 +26,12 @@ class _GoneError(Exception):
 
 
 class DemoUpstream:
-    """The upstream of the demo; an async context manager. `open`: connections now; `asked`: how often each
+    """The upstream of the demo; an async context manager. `open`: connections now; `streaming`: those
+    that are being answered; `asked`: how often each
     scenario was; `requests`: what came lately."""
 
     def __init__(self, scenarios: Mapping[str, Scenario] = SCENARIOS) -> None:
-        self.open = 0
+        self.open = self.streaming = 0
         self.requests: deque[dict[str, Any]] = deque(maxlen=64)
         self._scenarios = scenarios
         self.asked: Counter[str] = Counter()
@@ -88,7 +89,12 @@ class DemoUpstream:
                     self.requests.append(json.loads(body))
                 waiting = asyncio.create_task(reader.read(1))  # the client's next word, or its going
                 try:
-                    if not await self._play(scenario, writer, waiting):
+                    self.streaming += 1
+                    try:
+                        going_on = await self._play(scenario, writer, waiting)
+                    finally:
+                        self.streaming -= 1
+                    if not going_on:
                         break
                     first = await waiting
                 finally:
