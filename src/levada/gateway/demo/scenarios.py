@@ -98,7 +98,8 @@ _MARKUP: Final = (
     "<b>not bold</b> <!-- not hidden --> &lt;not an entity&gt; &amp;\n"
     "[a link](javascript:document.title='owned') ![](https://tracker.invalid/pixel.png)\n"
     "</p></div></body><style>* { display: none }</style>\n"
-    "right-to-left: \u202egnitirw sdrawkcab\u202c, isolates: \u2066\u05e9\u05dc\u05d5\u05dd\u2069, a separator:\u2028after it\n"
+    "right-to-left: \u202egnitirw sdrawkcab\u202c, isolates: \u2066\u05e9\u05dc\u05d5\u05dd\u2069\n"
+    "a line separator:\u2028after it, a next line:\u0085after it\n"
     "terminal: \x1b[31mred\x1b[0m, nul: [\x00], byte order mark: [\ufeff], lone half: [\ud83d]\n"
     'data: [DONE]\n\nevent: end\ndata: {"state":"finished"}\n\n'
     + "averylongwordwithoutanyplacetobreakit" * 12
