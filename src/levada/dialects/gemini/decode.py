@@ -119,7 +119,7 @@ class _Chunk(msgspec.Struct):
 class _Candidate:
     """What the dialect remembers of one candidate between chunks."""
 
-    __slots__ = ("arguments", "blocks", "call", "index", "kept", "run", "sources", "supports", "unconfirmed")
+    __slots__ = ("arguments", "blocks", "call", "index", "kept", "run", "sources", "unconfirmed")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -128,7 +128,6 @@ class _Candidate:
         self.call: Tool | None = None  # the call that is open
         self.arguments = Arguments()
         self.unconfirmed = False  # content came after the finish reason
-        self.supports: list[Citation] = []  # of the last grounding metadata
         self.sources: dict[str, Citation] = {}  # of all citation metadata, by what they say
         self.kept: dict[str, dict[str, Any]] = {}  # what is kept beside the content, by name
 
@@ -224,7 +223,7 @@ class GeminiDecoder(Dialect):
             draft.break_protocol("candidates[].content is no object")
             return True
         opened |= self._finish(candidate.get("finishReason"), known)
-        for name in ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken"):
+        for name in ("citationMetadata", "groundingMetadata", "urlContextMetadata", "continuationToken"):
             value = candidate.get(name)
             if value:
                 opened = True
@@ -424,11 +423,12 @@ class GeminiDecoder(Dialect):
             return
         if name == "citationMetadata":
             for citation in sources_of(value, choice, draft):
-                known.sources.setdefault(repr(citation), citation)  # they come in pieces, or repeated
-            draft.set_citations([*known.sources.values(), *known.supports], choice)
+                key = repr(citation)
+                if key not in known.sources:  # they come in pieces, or repeated
+                    known.sources[key] = citation
+                    draft.cite(citation)
         elif name == "groundingMetadata":
             self._grounding(value, known)
-            draft.set_citations([*known.sources.values(), *known.supports], choice)
         else:
             self._keep_last(name, value, known)
 
@@ -439,13 +439,14 @@ class GeminiDecoder(Dialect):
         if isinstance(chunks, list) and chunks:
             draft.set_references(references_of(chunks, choice, draft), choice)
         if isinstance(supports, list) and supports:
-            known.supports = supports_of(
+            citations = supports_of(
                 supports,
                 choice,
                 known.blocks.get("answer", 0),
                 lambda block: draft.part_text("answer", choice, block),
                 draft,
             )
+            draft.set_citations([*known.sources.values(), *citations], choice)
         rest = {
             key: value
             for key, value in metadata.items()
