@@ -169,7 +169,7 @@ class TestContents:
         names = zipfile.ZipFile(wheel).namelist()
         assert {"levada/py.typed", "levada/_hotpath_c.pyi", f"levada/_hotpath_c{EXT_SUFFIX}"} <= set(names)
         assert [name for name in names if name.endswith((".pyx", ".pxd", ".c", ".h"))] == []
-        assert {name.split("/")[0].split("-")[0] for name in names} == {"levada"}
+        assert {name.split("/")[0].split("-")[0] for name in names} == {"levada", "_levada_pytestplugin.py"}
 
     def test_the_sdist_has_what_is_needed_to_build_and_test(self, compiled: Path) -> None:
         (sdist,) = folder_of(compiled).glob("*.tar.gz")

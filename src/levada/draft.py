@@ -13,7 +13,7 @@ Three things a dialect should know:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -297,6 +297,44 @@ class Draft:
             candidate.current[channel] = candidate.known[channel, block, None] = part
             log.append(text)
         self.out.append(TextReplaced(text, channel, choice, block, reason))
+
+    def growing_part(self, channel: str, choice: int = 0) -> _Part | None:
+        """Return the part that this channel's text goes to, for dialects whose wire repeats the text of each part."""
+        candidate = self.choices.get(choice)
+        return candidate.current.get(channel) if candidate is not None else None
+
+    def text_of(self, parts: Iterable[_Part]) -> str:
+        """Return the text of some parts, joined."""
+        return "".join(_text_of(part) for part in parts)
+
+    def replace_parts(self, parts: Sequence[_Part], text: str, reason: str | None = None) -> None:
+        """Set the text of one or more parts of one channel anew, in the place of the first; other parts keep theirs."""
+        first = parts[0]
+        former = first.log
+        assert former is not None  # only text parts come here
+        known = former.text()
+        kin = [
+            (start, end if end >= 0 else former.length, part)
+            for part in self.parts
+            if part.log is former
+            for start, end in part.stretches
+        ]
+        kin.sort(key=lambda stretch: stretch[:2])
+        candidate = self.choice(first.choice)
+        log = candidate.logs[first.channel] = TextLog()
+        for part in {id(part): part for _, _, part in kin}.values():
+            part.log, part.stretches = log, []
+        placed = False
+        for start, end, part in kin:
+            piece = known[start:end]
+            if part in parts:
+                piece, placed = "" if placed else text, True
+            part.stretches.append([log.length, log.append(piece) if piece else log.length])
+        growing = candidate.current.get(first.channel)
+        if growing is not None:
+            growing.stretches.append([log.length, -1])
+        self.effects += 2
+        self.out.append(TextReplaced(log.text(), first.channel, first.choice, first.block, reason))
 
     def flush_text(self) -> None:
         """Give out what the think-tag splitter holds: nothing more can come that would complete a tag."""

@@ -52,8 +52,7 @@ def find_stencil(
                 begin += 1
                 end = _end_of_string(data, begin)
                 if end >= 0 and _value(data[begin:end]) == delta.text:
-                    holes = [(begin, end, "t"), *_noise(data, noise_keys)]
-                    holes.sort()
+                    holes = sorted([(begin, end, "t"), *_noise(data, noise_keys), *_padding(data)][:MOST_HOLES])
                     stencil = _prove(event, data, delta, decoder, holes)
                     if stencil is not None:
                         return stencil
@@ -81,6 +80,12 @@ def _noise(data: bytes, keys: tuple[bytes, ...]) -> list[tuple[int, int, str]]:
     return holes
 
 
+def _padding(data: bytes) -> list[tuple[int, int, str]]:
+    """Return the hole of the blanks before the last brace: Anthropic pads each event by another number of them."""
+    begin = len(data[:-1].rstrip(b" "))
+    return [(begin, len(data) - 1, "w")] if data.endswith(b" }") else []
+
+
 def _prove(
     event: str,
     data: bytes,
@@ -95,7 +100,7 @@ def _prove(
         if begin < place:
             return None  # a key inside another hole
         literals.append(data[place:begin])
-        other += data[place:begin] + {"t": _SENTINEL.encode(), "s": b"~", "n": b"9"}[hole]
+        other += data[place:begin] + {"t": _SENTINEL.encode(), "s": b"~", "n": b"9", "w": b"  "}[hole]
         place = end
     literals.append(data[place:])
     other += data[place:]

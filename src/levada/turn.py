@@ -65,7 +65,7 @@ _STRAY_LIMIT: Final = (
     64 * 1024
 )  # of stray lines kept to find an error in them; errors seen in the field stay below 4 KiB
 _STENCILS: Final = 4  # kept at once: answer and reasoning of two choices
-_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one stops trying
+_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one in so many stops trying
 
 
 class Turn:
@@ -443,6 +443,7 @@ class Turn:
                 if frames and type(frames[-1]) is TextDelta:
                     # stencils rest after the first frame that is no delta, so all of these are
                     self._draft.event_number += len(frames)
+                    self._stencil_tries = _STENCIL_TRIES
                     return frames
             else:
                 assert parser is not None  # chosen above
@@ -515,6 +516,7 @@ class Turn:
         for number, frame in enumerate(frames):
             if type(frame) is TextDelta:
                 draft.event_number += 1
+                self._stencil_tries = _STENCIL_TRIES
                 out.append(frame)
                 continue
             if isinstance(frame, Stray):
