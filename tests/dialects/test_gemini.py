@@ -425,7 +425,7 @@ class TestParts:
         for part in (b'{"functionCall":{"name":"f","args":' + deep + b"}}", b'{"hologram":' + deep + b"}"):
             turn = fed("gemini", b'{"candidates":[{"content":{"parts":[' + part + b"]}}]}", STOP)
             assert turn.parts is not None
-            assert (turn.state == "finished") == (depth == 90 or (depth < 900 and b"hologram" in part))
+            assert (turn.state == "finished") == (depth == 90)
         for name in (b"groundingMetadata", b"citationMetadata", b"urlContextMetadata"):
             turn = fed("gemini", b'{"candidates":[{"' + name + b'":' + deep + b"}]}", STOP)
             assert turn.state in ("finished", "error")
@@ -847,7 +847,8 @@ class TestStencils:
             assert turn._stencils
             tries = turn._stencil_tries
             turn.feed(stream[stream.index(b'"d"') :])
-            assert (turn.answer, turn._stencil_tries) == ("abcdefgh", tries)
+            assert turn.answer == "abcdefgh"
+            assert turn._stencil_tries >= tries
 
     def test_text_after_a_finish_is_not_taken_by_a_stencil_unseen(self) -> None:
         plain = [chunk(text("a")) for _ in range(5)]

@@ -28,7 +28,7 @@ from levada.dialects.failures import fail_with
 from levada.dialects.gemini.arguments import Arguments
 from levada.dialects.gemini.sources import references_of, sources_of, supports_of
 from levada.dialects.profiles import Profile
-from levada.dialects.reading import as_count, is_deep, read, read_document
+from levada.dialects.reading import as_count, read, read_document
 from levada.draft import Draft, Tool
 from levada.errors import Truncated
 
@@ -161,11 +161,7 @@ class GeminiDecoder(Dialect):
         chunk = read(data, _DECODER, _Chunk, draft)
         if chunk is None:
             return draft.error is not None
-        try:
-            return self._chunks(chunk) if isinstance(chunk, list) else self._chunk(chunk)
-        except RecursionError:
-            draft.break_protocol("the chunk is nested too deeply")
-            return True
+        return self._chunks(chunk) if isinstance(chunk, list) else self._chunk(chunk)
 
     def _chunks(self, chunks: list[Any]) -> bool:
         """Read a list in the place of a chunk: an error in a list of one, seen in the field, or several chunks."""
@@ -305,9 +301,6 @@ class GeminiDecoder(Dialect):
             draft.anomaly("unknown_part", f"parts[].{others[0]}")
         if beside:
             return
-        if is_deep(part):
-            draft.anomaly("nested_too_deeply", f"parts[].{others[0]}")
-            return
         kept = {key: value for key, value in part.items() if key != "thoughtSignature" and value is not None}
         draft.opaque(name or others[0], kept, known.index)
         known.run = None
@@ -374,7 +367,7 @@ class GeminiDecoder(Dialect):
             self.draft.anomaly("argument_not_ended", f"tool {call.index}")
         try:
             arguments = known.arguments.text()
-        except (ValueError, RecursionError):
+        except ValueError:
             self.draft.break_protocol("the arguments cannot be written as JSON")
             return
         self.draft.tool(call, arguments)
@@ -418,7 +411,7 @@ class GeminiDecoder(Dialect):
         if name == "continuationToken":
             draft.opaque(name, value if type(value) is str else str(value), choice)
             return
-        if not isinstance(value, dict) or is_deep(value):
+        if not isinstance(value, dict):
             draft.anomaly("metadata_unread", f"candidates[].{name}")
             return
         if name == "citationMetadata":
@@ -466,7 +459,7 @@ class GeminiDecoder(Dialect):
             self.draft.opaque(name, value, known.index, keep=False)
 
     def _usage(self, raw: Any) -> bool:
-        if not isinstance(raw, dict) or is_deep(raw):
+        if not isinstance(raw, dict):
             self.draft.anomaly("usage_no_object", "usageMetadata")
             return False
         before = self.draft.usage

@@ -31,7 +31,7 @@ from levada.deltas import Citation, Reference
 from levada.dialects.base import Dialect
 from levada.dialects.failures import fail_with
 from levada.dialects.profiles import Profile
-from levada.dialects.reading import is_deep, read, read_document
+from levada.dialects.reading import read, read_document
 from levada.draft import Draft
 from levada.errors import Truncated
 
@@ -109,11 +109,7 @@ class SearchDecoder(Dialect):
         element = read(data, _DECODER, _Element, draft)
         if element is None:
             return draft.error is not None
-        try:
-            return self._elements(element) if isinstance(element, list) else self._element(element)
-        except RecursionError:
-            draft.break_protocol("the element is nested too deeply")
-            return True
+        return self._elements(element) if isinstance(element, list) else self._element(element)
 
     def _elements(self, elements: list[Any]) -> bool:
         """Read a list in the place of an element, as an event of an event stream may hold."""
@@ -188,7 +184,7 @@ class SearchDecoder(Dialect):
         entries = answer.get(name)
         if entries is None:
             return []
-        if not isinstance(entries, list) or is_deep(entries):
+        if not isinstance(entries, list):
             self.draft.anomaly("metadata_unread", f"answer.{name}")
             return []
         objects = [entry for entry in entries if isinstance(entry, dict)]
@@ -273,9 +269,6 @@ class SearchDecoder(Dialect):
     def _extra(self, name: str, value: Any, *, join: bool = False) -> bool:
         """Keep what is neither text nor a source: the last one that is not empty, or the lists so far joined."""
         if not value:
-            return False
-        if is_deep(value):
-            self.draft.anomaly("nested_too_deeply", name)
             return False
         if join and isinstance(value, list):
             entries = {(name, _json(entry)): entry for entry in value}
