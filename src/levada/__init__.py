@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     )
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
+    from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.paint import PaintClock, Painter, ThreadPainter
+    from levada.review import AsyncReview, Review
     from levada.turn import Turn
 
     __version__: str
@@ -76,6 +79,7 @@ __all__ = [
     "PROFILES",
     "Anomalies",
     "Anomaly",
+    "AsyncReview",
     "Blocked",
     "Cancelled",
     "Choice",
@@ -88,23 +92,32 @@ __all__ = [
     "EventTooLarge",
     "Finish",
     "FinishedTurn",
+    "Gate",
+    "HoldGate",
     "JsonArray",
     "JsonLines",
     "LevadaError",
     "MalformedPayload",
     "NotFinished",
     "Opaque",
+    "OpenGate",
+    "PaintClock",
+    "Painter",
     "Part",
     "Profile",
     "ProtocolError",
     "ProviderError",
     "Reference",
     "Remainder",
+    "Review",
+    "Sentence",
+    "SentenceGate",
     "State",
     "Stray",
     "StreamError",
     "TextDelta",
     "TextReplaced",
+    "ThreadPainter",
     "TooLarge",
     "ToolCall",
     "ToolCallDelta",
@@ -150,6 +163,9 @@ _AT_FIRST_USE = {
         "levada.deltas",
     ),
     "FinishedTurn": "levada.finished",
+    **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
+    **dict.fromkeys(("AsyncReview", "Review"), "levada.review"),
     "Turn": "levada.turn",
 }
 

@@ -111,7 +111,7 @@ class Utf8Decoder:
         return text
 
     def reset(self) -> None:
-        """Forget mode, an error too: the next chunk begins a new stream."""
+        """Forget everything, an error too: the next chunk begins a new stream."""
         self._pending, self._spent = b"", None
 
 
