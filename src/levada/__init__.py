@@ -122,7 +122,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> str:
-    """Give the version, which stands in pyproject.toml alone; reading it takes time that most programs need not spend."""
+    """Give the version, which stands in pyproject.toml alone; most programs need not spend the time of reading it."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version  # noqa: PLC0415

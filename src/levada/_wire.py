@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment line of an event stream, usually a keep-alive. `text`: what follows the colon, less one leading space."""
+    """A comment line of an event stream, often a keep-alive. `text`: what follows the colon, less one leading space."""
 
     text: str
 

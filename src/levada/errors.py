@@ -24,7 +24,7 @@ class LevadaError(Exception):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self._fields) and self.args == other.args  # type: ignore[attr-defined]  # same type
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields) and self.args == other.args
 
     def __hash__(self) -> int:
         return hash((type(self), self.args))
@@ -70,7 +70,7 @@ class EventTooLarge(StreamError):
 
 
 class MalformedPayload(StreamError):
-    """The bytes are not what their framing promises. `reason` in words, `offset` in bytes from the start of the stream."""
+    """The bytes are not what their framing promises. `reason`: in words. `offset`: in bytes of the stream."""
 
     _fields = ("reason", "offset")
 

@@ -57,9 +57,7 @@ def iter_events(chunks: Iterable[Chunk], *, max_event_bytes: int | None = None) 
         raise
 
 
-async def aiter_events(
-    chunks: AsyncIterable[Chunk], *, max_event_bytes: int | None = None
-) -> AsyncIterator[Event]:
+async def aiter_events(chunks: AsyncIterable[Chunk], *, max_event_bytes: int | None = None) -> AsyncIterator[Event]:
     """Do as `iter_events` does with chunks that arrive asynchronously."""
     parser = EventParser() if max_event_bytes is None else EventParser(max_event_bytes=max_event_bytes)
     try:

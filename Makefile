@@ -1,0 +1,75 @@
+# Everything happens in a virtual environment inside this folder, made from nothing but Python 3.11 or newer, a C
+# compiler and make. `make PYTHON=python3.12 test` uses another Python and keeps its environment beside the first.
+
+PYTHON ?= python3
+ifeq ($(PYTHON),python3)
+VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + sys.abiflags)')
+endif
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export LEVADA_BUILD_EXT := yes
+
+DEMO := openai_chat.sse openai_responses.sse anthropic-tools.sse gemini.json vertex_search.json ollama.ndjson
+CHECKED := $(wildcard src tests benchmarks examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench fuzz lint wheel clean setup
+
+help:             ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+
+# A stamp stands for a step that was done; touching what it depends on does the step again.
+$(VENV)/venv.stamp:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "levada needs Python 3.11 or newer; say PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'   # the first that reads dependency groups
+	touch $@
+
+$(VENV)/levada.stamp: $(VENV)/venv.stamp pyproject.toml setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
+	$(PY) -m pip install --quiet --group build --group test --group lint
+	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli]'
+	touch $@
+
+# The rivals of the benchmarks, which the tests compare with too.
+$(VENV)/bench.stamp: $(VENV)/levada.stamp
+	$(PY) -m pip install --quiet --group bench
+	touch $@
+
+setup: $(VENV)/levada.stamp
+
+demo: $(VENV)/bench.stamp   ## show levada at work: events of streams cut awkwardly, and how fast
+	@echo; echo "# A whole stream in 7-byte chunks: the events are the same"
+	$(BIN)/levada events --chunk 7 tests/fixtures/anthropic.sse
+	@echo; echo "# The other framings and dialects; --framing is auto"
+	@for name in $(DEMO); do echo "levada events --chunk 7 $$name"; \
+	    $(BIN)/levada events --chunk 7 tests/fixtures/$$name >/dev/null || exit; done
+	@echo; echo "# A stream that was cut off: what is left over is reported, and is no event"
+	$(BIN)/levada events --chunk 7 tests/fixtures/openai_chat-truncated.sse >/dev/null
+	@echo; echo "# How fast: ratios from one interleaved run"
+	$(PY) -m benchmarks --quick
+
+test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
+	$(PY) -m pytest
+
+lint: $(VENV)/levada.stamp   ## ruff, ruff format and mypy --strict
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy $(CHECKED)
+
+bench: $(VENV)/bench.stamp   ## the table of ratios against other libraries
+	$(PY) -m benchmarks
+
+fuzz: $(VENV)/levada.stamp   ## sanitizers and differential fuzzing
+	$(PY) tests/fuzz/run.py
+
+wheel: $(VENV)/levada.stamp   ## sdist and wheel into dist/, the wheel built from the sdist
+	$(PY) -m build --no-isolation
+
+clean:            ## remove all that make and the tools made, the environments too
+	rm -rf .venv .venv-* build dist wheelhouse src/*.egg-info src/levada/*.so ext/*.c
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find src tests $(wildcard benchmarks) -name __pycache__ -type d -exec rm -rf {} +

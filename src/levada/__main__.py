@@ -1,0 +1,5 @@
+"""`python -m levada` is the command `levada`."""
+
+from levada.cli import main
+
+main()
