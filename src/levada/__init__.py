@@ -22,6 +22,7 @@ from levada.deltas import (
     Usage,
     UsageUpdate,
 )
+from levada.detect import Detected, detect
 from levada.dialects import DIALECTS, PROFILES, Profile
 from levada.errors import (
     Blocked,
@@ -77,6 +78,7 @@ __all__ = [
     "Comment",
     "CumulativeText",
     "Delta",
+    "Detected",
     "Event",
     "EventParser",
     "EventTooLarge",
@@ -114,6 +116,7 @@ __all__ = [
     "Utf8Decoder",
     "__version__",
     "aiter_events",
+    "detect",
     "encode_comment",
     "encode_event",
     "encode_json",
