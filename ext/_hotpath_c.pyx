@@ -358,9 +358,10 @@ cdef class Stencil:
     """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
     --
 
-    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes with holes, `literals` one more than
-    `holes`. Holes: "t" (once) the inside of the JSON string that is the text, "s" of a string and "n" a number that
-    do not matter. A match makes the delta `make(text, channel, choice, block, kind, log, log.append(text))`.
+    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
+    with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
+    "s" of a string and "n" a number that do not matter. A match makes the delta
+    `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
 
@@ -965,7 +966,7 @@ cdef class EventParser:
         )
 
 
-# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", after the end.
+# Where in the array we are: before it, after "[", inside an object, after an object, after ",", after the end.
 cdef enum Place:
     START
     FIRST

@@ -1,4 +1,4 @@
-"""Faults that people met in public, as small streams: each case of tests/cases/cases.jsonl for the dialects that exist."""
+"""Faults that people met in public, as small streams: the cases of tests/cases/cases.jsonl for our dialects."""
 
 from __future__ import annotations
 

@@ -1,29 +1,15 @@
-"""levada: bytes in, one verified answer out. Public names, by layer."""
+"""levada: bytes in, one verified answer out. Public names, by layer.
+
+Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec; their
+names are imported at first use, so that a program pays for what it uses.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from levada._backend import BACKEND, BACKEND_REASON
-from levada.deltas import (
-    Anomalies,
-    Anomaly,
-    Choice,
-    Citation,
-    Delta,
-    Finish,
-    Opaque,
-    Part,
-    Reference,
-    TextDelta,
-    TextReplaced,
-    ToolCall,
-    ToolCallDelta,
-    Usage,
-    UsageUpdate,
-)
-from levada.detect import Detected, detect
-from levada.dialects import DIALECTS, PROFILES, Profile
 from levada.errors import (
     Blocked,
     Cancelled,
@@ -42,8 +28,8 @@ from levada.errors import (
     TurnTimeout,
     UsageError,
 )
-from levada.finished import FinishedTurn
 from levada.frames import JsonArray, JsonLines
+from levada.lifecycle import State
 from levada.sse import (
     Comment,
     Event,
@@ -57,11 +43,31 @@ from levada.sse import (
     encode_json,
     iter_events,
 )
-from levada.lifecycle import State
 from levada.transport import CumulativeText
-from levada.turn import Turn
 
 if TYPE_CHECKING:
+    from levada.deltas import (
+        Anomalies,
+        Anomaly,
+        Choice,
+        Citation,
+        Delta,
+        Finish,
+        Opaque,
+        Part,
+        Reference,
+        TextDelta,
+        TextReplaced,
+        ToolCall,
+        ToolCallDelta,
+        Usage,
+        UsageUpdate,
+    )
+    from levada.detection import Detected, detect
+    from levada.dialects import DIALECTS, PROFILES, Profile
+    from levada.finished import FinishedTurn
+    from levada.turn import Turn
+
     __version__: str
 
 __all__ = [
@@ -123,11 +129,47 @@ __all__ = [
     "iter_events",
 ]
 
+# What stands on msgspec: name -> module.
+_AT_FIRST_USE = {
+    **dict.fromkeys(("DIALECTS", "PROFILES", "Profile"), "levada.dialects"),
+    **dict.fromkeys(
+        (
+            "Anomalies",
+            "Anomaly",
+            "Choice",
+            "Citation",
+            "Delta",
+            "Finish",
+            "Opaque",
+            "Part",
+            "Reference",
+            "TextDelta",
+            "TextReplaced",
+            "ToolCall",
+            "ToolCallDelta",
+            "Usage",
+            "UsageUpdate",
+        ),
+        "levada.deltas",
+    ),
+    # not in a module called detect: that would stand where the function does, once something imported it
+    **dict.fromkeys(("Detected", "detect"), "levada.detection"),
+    "FinishedTurn": "levada.finished",
+    "Turn": "levada.turn",
+}
 
-def __getattr__(name: str) -> str:
-    """Give the version, which stands in pyproject.toml alone; most programs need not spend the time of reading it."""
-    if name != "__version__":
+
+def __getattr__(name: str) -> Any:
+    """Import a name at first use. The version stands in pyproject.toml alone, and reading it takes time."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("levada")
+    if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version  # noqa: PLC0415
+    value = globals()[name] = getattr(import_module(_AT_FIRST_USE[name]), name)
+    return value
 
-    return version("levada")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]  # not in typeshed; the decoder's own, there since 2.6
 from typing import Any, Final, NoReturn, final
 
 from levada._wire import Comment, Remainder, Stray
@@ -38,6 +38,7 @@ _BEGINNINGS: Final = frozenset(name[:end] for name in _KINDS for end in range(1,
 _EVENTS, _ALL, _FRAMES = range(3)
 
 _USE_FEED_TEXT: Final = "; use feed_text for text"
+
 
 def _as_bytes(chunk: object, method: str, hint: str = "") -> bytes:
     """Return `chunk` as exact bytes. Anything but exact bytes is copied, so that nobody can change it under us."""
@@ -165,18 +166,15 @@ class Event:
 
 
 # The slots' own setters: Event refuses ordinary assignment, and these are quicker than object.__setattr__.
-_set_event = Event.event.__set__  # type: ignore[attr-defined]  # a slot descriptor, not a str
-_set_data = Event.data.__set__  # type: ignore[attr-defined]
-_set_id = Event.id.__set__  # type: ignore[attr-defined]
-_set_retry = Event.retry.__set__  # type: ignore[union-attr]
+_set_event, _set_data, _set_id, _set_retry = (vars(Event)[name].__set__ for name in ("event", "data", "id", "retry"))
 _new_event = Event.__new__
 
 
 def _event_from_pickle(event: str, data: str, id: str, retry: int | None) -> Any:
     """Rebuild an event with the backend that is in use where it is unpickled."""
-    from levada.sse import Event as chosen  # noqa: PLC0415  # at import time it does not exist yet
+    from levada import sse  # noqa: PLC0415  # at import time it does not exist yet
 
-    return chosen(event, data, id, retry)
+    return sse.Event(event, data, id, retry)
 
 
 def _kind_of_beginning(line: bytes) -> int:
@@ -270,24 +268,23 @@ class TextLog:
 
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_HOLES: Final = {
-    "t": rb'([^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*)',  # the text: the inside of a JSON string
-    "s": rb'[^"\\\x00-\x1f]*',  # the inside of a string that does not matter
-    "n": rb"(?:0|[1-9][0-9]{0,17})",  # a number that does not matter
-}
+_CONTROL: Final = re.compile(rb"[\x00-\x1f]")
+_NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,17}")
+MOST_HOLES: Final = 4
 
 
 class Stencil:
     """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
     --
 
-    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes with holes, `literals` one more than
-    `holes`. Holes: "t" (once) the inside of the JSON string that is the text, "s" of a string and "n" a number that
-    do not matter. A match makes the delta `make(text, channel, choice, block, kind, log, log.append(text))`.
+    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
+    with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
+    "s" of a string and "n" a number that do not matter. A match makes the delta
+    `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
 
-    __slots__ = ("_made", "_pattern", "event", "log")
+    __slots__ = ("_first", "_last", "_made", "_steps", "event", "log")
 
     def __init__(
         self,
@@ -301,31 +298,51 @@ class Stencil:
         kind: str | None,
         log: TextLog,
     ) -> None:
-        if len(literals) != len(holes) + 1 or holes.count("t") != 1 or not set(holes) <= set(_HOLES):
+        if (
+            len(literals) != len(holes) + 1
+            or len(holes) > MOST_HOLES
+            or holes.count("t") != 1
+            or not set(holes) <= {"t", "s", "n"}
+        ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
-        pattern = re.escape(literals[0])
-        for hole, literal in zip(holes, literals[1:], strict=True):
-            pattern += _HOLES[hole] + re.escape(literal)
-        self._pattern = re.compile(pattern, re.DOTALL)
+        self._first = literals[0]
+        self._steps = tuple(zip(holes, literals[1:], strict=True))
+        self._last = literals[-1]
         self._made = (make, channel, choice, block, kind)
         self.event = event
         self.log = log
 
     def match(self, data: bytes, /) -> str | None:
         """Return the text where `data` fits, else None; also None where only a full JSON decoder can tell."""
-        found = self._pattern.fullmatch(data)
-        if found is None:
+        # the end is compared first: where the tail differs, as in a finish, nothing else need be read
+        if not data.endswith(self._last) or not data.startswith(self._first):
             return None
-        raw = found[1]
-        text = raw.decode("utf-8", "replace")
-        if b"\\" in raw:
+        at = len(self._first)
+        text = b""
+        for hole, literal in self._steps:
+            if hole == "n":
+                number = _NUMBER.match(data, at)
+                end = number.end() if number is not None else -1
+            else:
+                end = _end_of_string(data, at)
+            if end < 0 or not data.startswith(literal, end):
+                return None
+            if hole == "t":
+                text = data[at:end]
+            elif hole == "s" and b"\\" in data[at:end]:
+                return None
+            at = end + len(literal)
+        if at != len(data):
+            return None
+        decoded = text.decode("utf-8", "replace")
+        if b"\\" in text:
             try:
-                text, _ = scanstring(text + '"', 0, True)
+                decoded, _ = scanstring(decoded + '"', 0, True)
             except ValueError:
                 return None
-            if _SURROGATE.search(text):
+            if _SURROGATE.search(decoded):
                 return None
-        return text
+        return decoded
 
     def delta(self, data: bytes, /) -> Any:
         """Return the delta where `data` fits, appended to the log, else None."""
@@ -501,7 +518,7 @@ class EventParser:
         return out
 
     def _settle(self, begun: int, chunk: bytes) -> tuple[int, bytes]:
-        """Deal with what is rare: a parser that has ended, the start of the stream, an LF that belongs to a CR before."""
+        """Deal with what is rare: a parser that has ended, the start of the stream, an LF that ends a CRLF."""
         if self._spent is not None:
             raise EventTooLarge(*self._spent)
         if self._closed is not None:
@@ -691,7 +708,20 @@ class EventParser:
         )
 
 
-# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", after the end.
+def _end_of_string(data: bytes, begin: int) -> int:
+    """Return where the inside of the JSON string that begins at `begin` ends; -1: nowhere, or malformed."""
+    at = begin
+    while True:
+        end = data.find(b'"', at)
+        if end < 0:
+            return -1
+        backslash = data.find(b"\\", at, end)
+        if backslash < 0:
+            return -1 if _CONTROL.search(data, begin, end) else end
+        at = backslash + 2
+
+
+# Where in the array we are: before it, after "[", inside an object, after an object, after ",", after the end.
 _START, _FIRST, _INSIDE, _AFTER, _NEXT, _END = range(6)
 _EXPECTED: Final = {
     _START: "expected '[' or '{' where the JSON begins",

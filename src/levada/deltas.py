@@ -1,7 +1,7 @@
 """The values that a turn is made of: deltas, parts, usage, the finished turn. All are frozen.
 
-Each delta says to which `choice` (answer candidate) and `block` (the provider's content block, item or part) it belongs;
-both are 0 where the wire has none. A delta is made by position in the hot path: the order of fields is part of the code.
+Each delta says to which `choice` (answer candidate) and `block` (the provider's content block, item or part) it
+belongs; both are 0 where the wire has none. The hot path makes deltas by position: the order of fields matters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TextDelta(Struct, frozen=True, gc=False, eq=False):
         """
         if self._log is None:
             raise UsageError("this delta came from no turn of this process (unpickled or made by hand): no text so far")
-        text = self._log.text()
+        text: str = self._log.text()
         return text if len(text) == self._end else text[: self._end]
 
     def _key(self) -> tuple[Any, ...]:

@@ -567,7 +567,7 @@ class Draft:
 
 
 def _text_of(part: _Part) -> str:
-    assert part.log is not None  # noqa: S101  # only text parts come here
+    assert part.log is not None  # only text parts come here
     text = part.log.text()
     return "".join(text[start : end if end >= 0 else None] for start, end in part.stretches)
 

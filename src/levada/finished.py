@@ -32,8 +32,8 @@ _MAKER: Final = object()
 class FinishedTurn:
     """A turn that its provider finished. Frozen to the bottom, equal by value.
 
-    `answer`, `reasoning`, `refusal`, `finish_reason`: of choice 0; `choices` has all. `parts`: the pieces in the provider's
-    order, with what the next request needs. `native_finish_reason` is None where the server named none.
+    `answer`, `reasoning`, `refusal`, `finish_reason`: of choice 0; `choices` has all. `parts`: the pieces in the
+    provider's order, with what the next request needs. `native_finish_reason` is None where the server named none.
     It cannot be made by hand and does not pickle, so that whoever holds one holds a confirmed answer of this process.
     """
 

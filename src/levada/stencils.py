@@ -1,10 +1,10 @@
 """Finds stencils: most events of a stream differ from the one before in their text alone.
 
-A stencil is proven, not guessed. It is made from an event whose whole effect on the turn was one text delta, read by the
-dialect's own decoder; then the document is read again with other values in the holes, and must come out the same but for
-the text. As long as no event with another effect comes between, the dialect would do with a matching event what it did
-with the first: append the text. The turn drops its stencils at any other effect, so what the fast way gives is what the
-slow way would give. `tests/test_stencils.py` compares the two on every recording and under random damage.
+A stencil is proven, not guessed. It is made from an event whose whole effect on the turn was one text delta, read by
+the dialect's own decoder; then the document is read again with other values in the holes, and must come out the same
+but for the text. As long as no event with another effect comes between, the dialect would do with a matching event what
+it did with the first: append the text. The turn drops its stencils at any other effect, so what the fast way gives is
+what the slow way would give. `tests/test_stencils.py` compares the two on every recording and under random damage.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from levada._backend import hotpath
+from levada._hotpath_py import MOST_HOLES
 from levada.deltas import TextDelta
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ else:
 
 _SENTINEL: Final = "levada \u2603 stencil"
 _MOST_DOCUMENT_BYTES: Final = 16 * 1024  # what is larger repeats more than its text, and would be held for each stencil
-_MOST_HOLES: Final = 4
 
 
 def find_stencil(
@@ -58,10 +58,10 @@ def find_stencil(
 
 
 def _noise(data: bytes, keys: tuple[bytes, ...]) -> list[tuple[int, int, str]]:
-    holes = []
+    holes: list[tuple[int, int, str]] = []
     for key in keys:
         begin = data.find(key)
-        if begin < 0 or len(holes) == _MOST_HOLES - 1:
+        if begin < 0 or len(holes) == MOST_HOLES - 1:
             continue
         begin += len(key)
         if data[begin : begin + 1] == b'"':

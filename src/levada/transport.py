@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
-
 from levada.errors import TransportRewound
 
 __all__ = ["CumulativeText"]
@@ -31,8 +29,9 @@ class CumulativeText:
         if self._spent is not None:
             raise TransportRewound(*self._spent.args)
         if not text_so_far.startswith(self._seen):
-            same = commonprefix([text_so_far, self._seen])  # noqa: RUF071  # texts, not paths: character by character is right
-            self._spent = TransportRewound(len(same), len(self._seen))
+            pairs = zip(text_so_far, self._seen, strict=False)
+            first = next((n for n, (now, then) in enumerate(pairs) if now != then), len(text_so_far))
+            self._spent = TransportRewound(first, len(self._seen))
             self._seen = ""
             raise TransportRewound(*self._spent.args)
         new = text_so_far[len(self._seen) :]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from levada._backend import hotpath
 from levada._hotpath_py import DEFAULT_LIMIT, LARGEST_LIMIT, _as_bytes
 from levada._wire import Stray
 from levada.deltas import Anomalies, Choice, Citation, Delta, Part, Reference, TextDelta, ToolCall, Usage
@@ -72,8 +71,8 @@ _STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never 
 class Turn:
     """One turn of a model, from its stream.
 
-    `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits are
-    used unless said otherwise here. `framing`: sse, ndjson or json-array; by default the dialect's, told by the head or
+    `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
+    are used unless said otherwise here. `framing`: sse, ndjson or json-array; by default the dialect's, told by the head or
     the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`: names
     of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
@@ -228,7 +227,7 @@ class Turn:
         return self.feed(text.encode("utf-8", "surrogatepass"))
 
     def feed_event(self, event: Event | bytes, /) -> list[Delta]:
-        """Take one event that somebody else framed: an Event, or the bytes of one JSON item. Not to be mixed with feed."""
+        """Take one event that somebody else framed: an Event, or one JSON item's bytes. Not to be mixed with feed."""
         if isinstance(event, Event):
             frame = (event.event, event.data.encode("utf-8", "surrogatepass"))
         elif isinstance(event, (bytes, bytearray, memoryview)):
@@ -376,7 +375,7 @@ class Turn:
 
     @property
     def finish_reason(self) -> str | None:
-        """The common finish reason of choice 0, or None while none was named. It does not say that the turn is finished."""
+        """The common finish reason of choice 0, None while none was named. It does not mean that the turn is finished."""
         reason = self._finish_reasons().get(0)
         return "other" if reason is None and self._lifecycle.state is State.FINISHED else reason
 
@@ -452,7 +451,7 @@ class Turn:
                     self._draft.event_number += len(frames)
                     return frames
             else:
-                assert parser is not None  # noqa: S101  # chosen above
+                assert parser is not None  # chosen above
                 frames = [("message", item) for item in parser.feed(chunk)]
         except EventTooLarge as error:
             frames = self._as_frames(error.completed)
@@ -621,7 +620,7 @@ class Turn:
     # -- bodies that are no stream ---------------------------------------------------------------------------------
 
     def _take_body(self, chunk: bytes) -> list[Delta]:
-        assert self._body is not None  # noqa: S101  # the caller looked
+        assert self._body is not None  # the caller looked
         self._body += chunk
         if len(self._body) > self._max_event_bytes:
             self._fail(
@@ -642,7 +641,7 @@ class Turn:
         document = read_document(body)
         if is_error_document(document) or (not ok and isinstance(document, (dict, list))):
             fail_with(draft, document, status=None if ok else status, retry_after_s=self._retry_after_s)
-            assert draft.error is not None  # noqa: S101  # fail_with sets it
+            assert draft.error is not None  # fail_with sets it
             self._fail(draft.error)
             return
         if ok and document is not None and clean and self._dialect.take_whole(document):

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import click
 
 from levada.cli.exits import Unusable
-from levada.detect import MOST_BYTES, Detected, detect
+from levada.detection import MOST_BYTES, Detected, detect
 from levada.dialects import DIALECTS, PROFILES, Profile, dialect_named
 from levada.errors import Truncated, UsageError
 from levada.sse import Comment, EventParser

@@ -1,7 +1,7 @@
 """What every dialect is: a reader of one provider family's events that tells a Draft what they mean.
 
-A dialect lives in a folder of its own (`decode.py`: wire to deltas). Its module documents its events, its terminal signal,
-its sources and their date on top. It keeps no text: the draft does. It never raises for what the peer sent.
+A dialect lives in a folder of its own (`decode.py`: wire to deltas). Its module documents its events, its terminal
+signal, its sources and their date on top. It keeps no text: the draft does. It never raises for what the peer sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from levada.draft import Draft
 
 if TYPE_CHECKING:
     from levada.dialects.profiles import Profile
-    from levada.turn import FinishedTurn
+    from levada.finished import FinishedTurn
 
 
 class Dialect:

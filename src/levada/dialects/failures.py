@@ -6,7 +6,7 @@ Source: providers' error pages and SDKs, read 2026-11-30; see docs/dialects.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from levada.draft import Draft
 
@@ -53,7 +53,7 @@ def is_retryable(words: Iterable[object]) -> bool:
 
 
 def is_error_document(document: object) -> bool:
-    """Say whether a JSON document is an error object, alone or in a list of one, and not an answer with an empty one."""
+    """Say whether a JSON document is an error object, alone or in a list of one."""
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Reads a provider's JSON without ever raising: what is odd is tolerated and counted, what may lose text is an error."""
+"""Reads a provider's JSON without raising: what is odd is tolerated and counted, what may lose text is an error."""
 
 from __future__ import annotations
 

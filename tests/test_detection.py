@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import levada
 from levada import Detected, detect
-from levada.detect import MOST_BYTES, Document
+from levada.detection import MOST_BYTES, Document
 
 HERE = Path(__file__).parent
 SHARED = Path(os.environ.get("LEVADA_SHARED") or HERE.parents[1] / "shared")

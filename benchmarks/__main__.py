@@ -1,0 +1,152 @@
+"""`python -m benchmarks`: are all answers equal, and how long does each contestant take?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.bars import verdicts
+from benchmarks.measure import Cell, measure
+from benchmarks.node_rival import DECODERS, WARM_UP_S, NodeParser
+from benchmarks.report import Run, bars_text, contestants_text, table_text, write_json, write_markdown, write_plot
+from benchmarks.rivals import CYTHON, FLOORS, LOCAL, PYTHON, Chunks, Contestant, UnavailableError, local
+from benchmarks.workloads import (
+    BIG_SIZES_MIB,
+    DELIVERIES,
+    EVENTS,
+    QUICK_EVENTS,
+    STREAMS,
+    Workload,
+    chat,
+    named,
+    one_big_event,
+)
+
+SERIES = 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options().parse_args(arguments)
+    workloads = _workloads(quick=options.quick)
+    factories = _factories(quick=options.quick)
+    only = set(options.only)
+    unknown = only - workloads.keys() - factories.keys()
+    if unknown:
+        known = ", ".join(repr(name) for name in (*workloads, *factories))
+        print(f"--only: no such name: {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
+        return 2
+    contestants, absent = _assemble(factories, only & factories.keys())
+    names = [contestant.name for contestant in contestants]
+    base = next((name for name in (CYTHON, PYTHON) if name in names), None)
+    if base is None:
+        print("levada cannot be imported: install this tree first (pip install .)", file=sys.stderr)
+        return 2
+    versions = {contestant.name: contestant.version for contestant in contestants}
+    hows = {contestant.name: contestant.how for contestant in contestants}
+    rounds = 3 if options.quick else 9
+    cells: list[Cell] = []
+    try:
+        for name, make in workloads.items():
+            if not only & workloads.keys() or name in only:
+                for workload, delivery, chunks in make():
+                    _progress(f"{workload.name}, {delivery}")
+                    cells.append(measure(workload, delivery, chunks, contestants, series=SERIES, rounds=rounds))
+    finally:
+        for contestant in contestants:
+            contestant.close()
+        _progress("")
+    run = Run(base, versions, hows, absent, cells, verdicts(cells), SERIES, rounds)
+    print(contestants_text(run), table_text(run), bars_text(run.verdicts), sep="\n\n")
+    return _write(run, options)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="some seconds: the bars' streams, cut to half; one event of 1 MiB; few rounds",
+    )
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="a workload or contestant; may be repeated"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write every number")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw a bar chart, .svg or .png (needs matplotlib)")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="replace the tables between the markers of FILE")
+    return parser
+
+
+def _workloads(*, quick: bool) -> dict[str, Callable[[], Iterator[tuple[Workload, str, Chunks]]]]:
+    """Return what makes each workload's deliveries, so that one stream at a time is held."""
+
+    def deliveries(make: Callable[[int], Workload]) -> Iterator[tuple[Workload, str, Chunks]]:
+        workload = make(QUICK_EVENTS if quick else EVENTS)
+        for delivery, cut in DELIVERIES.items():
+            yield workload, delivery, cut(workload)
+
+    def in_reads(mib: int) -> Iterator[tuple[Workload, str, Chunks]]:
+        workload = one_big_event(mib)
+        yield workload, next(iter(DELIVERIES)), workload.reads()
+
+    found: dict[str, Callable[[], Iterator[tuple[Workload, str, Chunks]]]] = {}
+    for make in (chat, named) if quick else STREAMS:
+        found[make(1).name] = lambda make=make: deliveries(make)  # type: ignore[misc]  # binds the loop variable
+    for mib in BIG_SIZES_MIB[:1] if quick else BIG_SIZES_MIB:
+        found[f"one event of {mib} MiB"] = lambda mib=mib: in_reads(mib)  # type: ignore[misc]  # the same
+    return found
+
+
+def _factories(*, quick: bool) -> dict[str, Callable[[], Contestant]]:
+    """Return what makes each contestant, in the order of the table: the floors last."""
+    found: dict[str, Callable[[], Contestant]] = {}
+    for name in LOCAL:
+        found[name] = lambda name=name: local(name)  # type: ignore[misc]  # binds the loop variable
+    for decoder, (name, _) in list(DECODERS.items())[: 1 if quick else None]:
+        found[name] = lambda decoder=decoder: NodeParser(decoder, install=True, warm_up_s=0.2 if quick else WARM_UP_S)  # type: ignore[misc]  # the same
+    for name in FLOORS:
+        found[name] = lambda name=name: local(name)  # type: ignore[misc]  # the same
+    return found
+
+
+def _assemble(
+    factories: dict[str, Callable[[], Contestant]], only: set[str]
+) -> tuple[list[Contestant], dict[str, str]]:
+    """Return who takes part and, by name, why others do not. The compiled parser always does: it is the unit."""
+    contestants, absent = [], {}
+    for name, make in factories.items():
+        if only and name not in only and name != CYTHON:
+            continue
+        _progress(f"preparing {name}")
+        try:
+            contestants.append(make())
+        except UnavailableError as error:
+            absent[name] = str(error)
+    return contestants, absent
+
+
+def _write(run: Run, options: argparse.Namespace) -> int:
+    try:
+        if options.json:
+            write_json(run, options.json)
+        if options.markdown:
+            write_markdown(run, options.markdown)
+        if options.plot:
+            write_plot(run, options.plot)
+    except ImportError as error:
+        print(f"--plot needs matplotlib ({error}): pip install 'levada[plot]'", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The benchmarks' contestants agree on every workload, so that a ratio compares equal work. Nothing is timed here."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.bars import BARS, Verdict
+from benchmarks.measure import Cell, Ratio
+from benchmarks.node_rival import DECODERS, NodeParser
+from benchmarks.rivals import CYTHON, FLOORS, LOCAL, Contestant, Local, UnavailableError, local
+from benchmarks.workloads import BIG_SIZES_MIB, DELIVERIES, STREAMS, Workload, chat, named, one_big_event
+
+FEW = 150
+
+
+@contextmanager
+def taking_part(make: Callable[[], Contestant]) -> Iterator[Contestant]:
+    try:
+        contestant = make()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        yield contestant
+    finally:
+        contestant.close()
+
+
+def faults(contestant: Contestant, workload: Workload) -> dict[str, str]:
+    found = {}
+    for delivery, cut in DELIVERIES.items():
+        contestant.load(workload, cut(workload))
+        fault = contestant.fault()
+        if fault is not None:
+            found[delivery] = fault
+    return found
+
+
+class TestWorkloads:
+    """Streams are what their names say, and the same each time."""
+
+    @pytest.mark.parametrize("make", STREAMS)
+    def test_a_seed_gives_the_same_stream(self, make: Callable[[int], Workload]) -> None:
+        assert make(FEW) == make(FEW)
+
+    @pytest.mark.parametrize("make", STREAMS)
+    @pytest.mark.parametrize("delivery", DELIVERIES)
+    def test_a_delivery_is_the_whole_stream(self, make: Callable[[int], Workload], delivery: str) -> None:
+        workload = make(FEW)
+        assert b"".join(DELIVERIES[delivery](workload)) == workload.stream
+
+    def test_chat_events_are_of_about_330_bytes_in_every_width_of_character(self) -> None:
+        workload = chat()
+        assert len(workload.events) == 2_000
+        assert 320 <= len(workload.stream) / 2_000 <= 340
+        widths = {len(character.encode()) for _, data in workload.events for character in data}
+        assert widths == {1, 2, 3, 4}
+
+    def test_named_events_are_of_about_120_bytes(self) -> None:
+        assert 115 <= len(named().stream) / 2_000 <= 125
+
+    def test_the_big_event_is_as_big_as_it_says(self) -> None:
+        assert 0 <= len(one_big_event(1).stream) - 1024 * 1024 < 100
+
+
+class TestContestants:
+    """A wrong answer has no speed."""
+
+    @pytest.mark.parametrize("name", LOCAL)
+    @pytest.mark.parametrize("make", STREAMS)
+    def test_a_contestant_gives_the_events_of_the_stream(self, make: Callable[[int], Workload], name: str) -> None:
+        with taking_part(lambda: local(name)) as contestant:
+            assert faults(contestant, make(FEW)) == {}
+
+    @pytest.mark.parametrize("name", LOCAL)
+    def test_a_contestant_gives_one_big_event(self, name: str) -> None:
+        workload = one_big_event(1)
+        with taking_part(lambda: local(name)) as contestant:
+            contestant.load(workload, workload.reads())
+            assert contestant.fault() is None
+
+    @pytest.mark.parametrize("decoder", DECODERS)
+    def test_node_gives_the_events_of_every_stream(self, decoder: str) -> None:
+        with taking_part(lambda: NodeParser(decoder, install=False, warm_up_s=0)) as contestant:
+            assert {make.__name__: faults(contestant, make(FEW)) for make in STREAMS} == {
+                make.__name__: {} for make in STREAMS
+            }
+
+    def test_a_wrong_answer_is_found(self) -> None:
+        right, wrong = chat(FEW), named(FEW)
+        reference = local("levada python")
+        reference.load(Workload("mixed up", wrong.frames, right.events), wrong.reads())
+        fault = reference.fault()
+        assert fault is not None
+        assert fault.startswith("150 events for 150; event 0 is ")
+
+    def test_what_is_not_installed_says_so(self) -> None:
+        def absent() -> None:
+            raise ImportError("No module named 'absent'")
+
+        with pytest.raises(UnavailableError, match="not installed: No module named 'absent'"):
+            Local("absent", "not at all", None, absent)  # type: ignore[arg-type]  # it never returns
+
+    @pytest.mark.parametrize("name", FLOORS)
+    def test_a_floor_does_some_work(self, name: str) -> None:
+        floor = local(name)
+        floor.load(chat(FEW), chat(FEW).reads())
+        assert floor.reader.read(chat(FEW).reads()) >= FEW
+
+
+class TestRatios:
+    """Only turns of one round are compared."""
+
+    def test_a_ratio_pairs_turns_of_one_round(self) -> None:
+        seconds = {"slow": [{0: 4.0, 1: 6.0, 2: 5.0}, {0: 9.0}], "fast": [{0: 2.0, 1: 2.0, 2: 1.0}, {0: 3.0, 1: 50.0}]}
+        cell = Cell("w", "d", 1, 1, 1, seconds, {})
+        assert cell.ratio("slow", "fast") == Ratio((3.0, 3.0), 2.0, 5.0)
+        assert cell.ratio("slow", "absent") is None
+
+    def test_every_bar_of_rows_1_to_4_is_there(self) -> None:
+        assert len(BARS) == 6 + 6 + 6 + len(BIG_SIZES_MIB)
+
+    def test_an_upper_bound_takes_the_smallest_median(self) -> None:
+        bar = next(bar for bar in BARS if bar.at_most)
+        assert Verdict(bar, Ratio((3.5, 2.9, 3.1), 2.0, 9.0)).text == "met"
+        assert Verdict(bar, Ratio((3.5, 3.2, 3.1), 2.0, 9.0)).text == "NOT MET"
+
+    def test_a_lower_bound_takes_the_largest_median(self) -> None:
+        bar = next(bar for bar in BARS if bar.faster == CYTHON and not bar.at_most)
+        assert Verdict(bar, Ratio((9.0, 10.1, 9.5), 1.0, 20.0)).text == "met"
+        assert Verdict(bar, Ratio((12.0,), 12.0, 12.0)).text == "met, and the summit"
+        assert Verdict(bar, None).text == "not measured"
