@@ -157,6 +157,7 @@ class TestDialects:
             (b"data: [DONE]\n\n", None),
             (b"", None),
             (b": keep-alive\n\n: keep-alive\n\n", None),
+            (b'{"error":"stray"}\n\n' + CHUNK, "openai_chat"),
             (b"<!DOCTYPE html><html></html>", None),
             (b"data: <html>\n\n", None),
             (b"plain words", None),

@@ -57,7 +57,9 @@ def detect(content_type: str | None, first_bytes: bytes | bytearray | memoryview
     if _bare(content_type) in _OTHER_TYPES:
         return None
     first = data.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:1]
-    found = _in_json(data) if first and first in b"[{" else _in_events(data)
+    found = _in_json(data) if first and first in b"[{" else None
+    if found is None:
+        found = _in_events(data)  # a JSON error may stand before the events
     return found if found is not None and found.dialect in DIALECTS else None
 
 

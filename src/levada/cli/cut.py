@@ -32,7 +32,7 @@ from levada.turn import Turn
 __all__ = ["Report", "command", "prove"]
 
 _LARGEST_FILE: Final = 64 * 1024 * 1024
-# Bytes fed for each kind of cut, some 10 seconds' work: above it the cuts are sampled. --all lifts it.
+# Bytes fed for each kind of cut, ten seconds' work or a few times that: above it, cuts are sampled. --all lifts it.
 _BUDGET: Final = {"cython": 256 * 1024 * 1024, "python": 32 * 1024 * 1024}
 _SINGLES: Final = 4 * 1024 * 1024  # bytes that are fed one by one, at most; the rest follows in one chunk
 _EDGE: Final = 64  # positions at each end of the stream that no sample leaves out
@@ -321,6 +321,6 @@ class _Other:
 
     def stop(self) -> None:
         """End it, if it still runs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            self._process.kill()  # does nothing where it has ended
+            self._process.communicate()

@@ -182,9 +182,9 @@ class Plain:
         if not text:
             return
         if channel == "answer":
+            self._answer_open = not text.endswith("\n")  # before it is seen, and Ctrl-C may come
             sys.stdout.write(escaped(text))
             sys.stdout.flush()
-            self._answer_open = not text.endswith("\n")
         else:
             if self._aside != channel:
                 self._note(f"[{channel}] ", end="")

@@ -97,7 +97,8 @@ class Recording:
         self._certain = self.empty or _first_byte(first) == b"<" or (status is not None and not 200 <= status < 300)
         self.dialect = dialect if dialect is not None else found.dialect if found is not None else None
         if self.dialect is None and not self._certain:
-            raise Unusable(f"{name}: cannot tell its dialect from {_what(first)}; say --dialect D")
+            known = ", ".join(DIALECTS)
+            raise Unusable(f"{name}: {_what(first)} show none of {known}; say which it is: --dialect D")
         self.framing = framing if framing != "auto" else found.framing if found is not None else None
         self._bare_json = _first_byte(first) == b"{" and not _has_events(first)
 
@@ -205,5 +206,5 @@ def _first_byte(data: bytes) -> bytes:
 
 def _what(first: bytes) -> str:
     if first[:4].translate(None, bytes((*range(9, 14), *range(32, 256)))):
-        return "its first bytes, which are binary"
-    return "all it has" if len(first) < MOST_BYTES else f"its first {MOST_BYTES} bytes"
+        return "its first bytes, which are binary,"
+    return f"its {len(first):,} bytes" if len(first) < MOST_BYTES else f"its first {MOST_BYTES:,} bytes"
