@@ -276,6 +276,12 @@ class TestBodiesThatAreNoStream:
         found = row("-", stdin=json.dumps(answer).encode())
         assert (found["state"], len(found["answer"])) == ("finished", 200_000)
 
+    @pytest.mark.parametrize("body", [b"1", b"1e999", b'"text"', b"true", b"[]", b"[1]"])
+    def test_of_json_that_is_no_object_are_against_the_protocol(self, body: bytes) -> None:
+        for options in ((), ("--content-type", "application/json")):
+            found = row("--dialect", "openai_chat", *options, "-", stdin=body)
+            assert found["error"]["kind"] == "protocol"
+
     def test_a_stray_error_before_events_is_still_a_stream(self) -> None:
         found = row("-", stdin=b'{"error":{"message":"no"}}\n\n' + WHOLE)
         assert found["error"] == {"kind": "provider", "type": None, "message": "no"}
