@@ -13,9 +13,9 @@ Three things a dialect should know:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from levada._hotpath_py import TextLog
 else:
     TextLog = hotpath.TextLog
+
+_T = TypeVar("_T")
 
 FIRST_ANOMALIES: Final = 100  # kept with their places; the others are counted
 
@@ -299,6 +301,44 @@ class Draft:
             log.append(text)
         self.out.append(TextReplaced(text, channel, choice, block, reason))
 
+    def growing_part(self, channel: str, choice: int = 0) -> _Part | None:
+        """Return the part that this channel's text goes to, for dialects whose wire repeats the text of each part."""
+        candidate = self.choices.get(choice)
+        return candidate.current.get(channel) if candidate is not None else None
+
+    def text_of(self, parts: Iterable[_Part]) -> str:
+        """Return the text of some parts, joined."""
+        return "".join(_text_of(part) for part in parts)
+
+    def replace_parts(self, parts: Sequence[_Part], text: str, reason: str | None = None) -> None:
+        """Set the text of one or more parts of one channel anew, in the place of the first; other parts keep theirs."""
+        first = parts[0]
+        former = first.log
+        assert former is not None  # only text parts come here
+        known = former.text()
+        kin = [
+            (start, end if end >= 0 else former.length, part)
+            for part in self.parts
+            if part.log is former
+            for start, end in part.stretches
+        ]
+        kin.sort(key=lambda stretch: stretch[:2])
+        candidate = self.choice(first.choice)
+        log = candidate.logs[first.channel] = TextLog()
+        for part in {id(part): part for _, _, part in kin}.values():
+            part.log, part.stretches = log, []
+        placed = False
+        for start, end, part in kin:
+            piece = known[start:end]
+            if part in parts:
+                piece, placed = "" if placed else text, True
+            part.stretches.append([log.length, log.append(piece) if piece else log.length])
+        growing = candidate.current.get(first.channel)
+        if growing is not None:
+            growing.stretches.append([log.length, -1])
+        self.effects += 2
+        self.out.append(TextReplaced(log.text(), first.channel, first.choice, first.block, reason))
+
     def flush_text(self) -> None:
         """Give out what the think-tag splitter holds: nothing more can come that would complete a tag."""
         for candidate in self.choices.values():
@@ -429,6 +469,22 @@ class Draft:
             self.effects += 1
             self.references.append(reference)
             self.out.append(reference)
+
+    def set_citations(self, citations: Sequence[Citation], choice: int = 0) -> None:
+        """Set a candidate's citations anew, from wires that repeat or correct them. Only what is new makes a delta."""
+        former = [citation for citation in self.citations if citation.choice == choice]
+        if former != list(citations):
+            self.effects += 1
+            self.citations = [citation for citation in self.citations if citation.choice != choice] + list(citations)
+            self.out.extend(_news(former, citations))
+
+    def set_references(self, references: Sequence[Reference], choice: int = 0) -> None:
+        """Set a candidate's references anew, as `set_citations` does."""
+        former = [reference for reference in self.references if reference.choice == choice]
+        if former != list(references):
+            self.effects += 1
+            self.references = [known for known in self.references if known.choice != choice] + list(references)
+            self.out.extend(_news(former, references))
 
     def keep(self, name: str, data: Any, choice: int = 0, block: int = 0) -> None:
         """Keep something for the next request that is no text, as a part. The dialect may go on filling `data`."""
@@ -564,6 +620,12 @@ class Draft:
                 )
             )
         return tuple(values)
+
+
+def _news(former: Sequence[_T], values: Sequence[_T]) -> list[_T]:
+    """Return the values that are not among the former ones. By repr: they hold JSON, which cannot be hashed."""
+    known = {repr(value) for value in former}
+    return [value for value in values if repr(value) not in known]
 
 
 def _text_of(part: _Part) -> str:

@@ -65,7 +65,7 @@ _STRAY_LIMIT: Final = (
     64 * 1024
 )  # of stray lines kept to find an error in them; errors seen in the field stay below 4 KiB
 _STENCILS: Final = 4  # kept at once: answer and reasoning of two choices
-_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one stops trying
+_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one in so many stops trying
 
 
 class Turn:
@@ -265,12 +265,12 @@ class Turn:
             held, self._first_bytes = self._first_bytes, None
             self._choose_parser("")
             out += self._take(held)
-        array_closed = None
+        array_closed, torn = None, False
         if not self._lifecycle.ended:
-            array_closed = self._close_parser(out)
+            array_closed, torn = self._close_parser(out)
         if not self._lifecycle.ended and self._strays:
             self._judge_strays(clean, out)
-        if not self._lifecycle.ended and clean:
+        if not self._lifecycle.ended and clean and not torn:
             self._draft.begin_event(out)
             self._draft.event_number -= 1  # the end is no event
             if self._dialect.confirmed_by_end(array_closed) or (
@@ -449,6 +449,7 @@ class Turn:
                 if frames and type(frames[-1]) is TextDelta:
                     # stencils rest after the first frame that is no delta, so all of these are
                     self._draft.event_number += len(frames)
+                    self._stencil_tries = _STENCIL_TRIES
                     return frames
             else:
                 assert parser is not None  # chosen above
@@ -484,25 +485,34 @@ class Turn:
     def _as_frames(self, completed: tuple[Any, ...]) -> list[Any]:
         return [("message", item) if isinstance(item, bytes) else item for item in completed]
 
-    def _close_parser(self, out: list[Delta]) -> bool | None:
-        """Close the framing, take what only the end completes; return whether a JSON array was closed."""
+    def _close_parser(self, out: list[Delta]) -> tuple[bool | None, bool]:
+        """Close the framing and take what only the end completes.
+
+        Returns whether a JSON array was closed (None in other framings), and whether the stream is torn: something
+        had begun that nobody read, an event, an item or a bare JSON document. It may be an error that was cut off, so
+        that a clean end does not confirm the turn.
+        """
         parser = self._parser
         if isinstance(parser, EventParser):
             remainder, stray = parser._close_frames()
             if stray is not None:
                 self._process([stray], out)
-            if remainder.data is not None and self._dialect.accepts_unterminated and not self._lifecycle.ended:
-                document = read_document(remainder.data)
-                if document is not None:
-                    self._process([("message", remainder.data.encode("utf-8", "surrogatepass"))], out)
-            return None
+            torn = stray is not None or any(line.lstrip()[:1] in ("{", "[") for line in self._strays)
+            if self._lifecycle.ended or not remainder.raw:
+                return None, torn
+            data = remainder.data
+            if data is not None and data.strip() == "[DONE]":
+                return None, torn  # no terminal signal without its blank line, and nothing lost
+            if data is not None and self._dialect.accepts_unterminated and read_document(data) is not None:
+                self._process([("message", data.encode("utf-8", "surrogatepass"))], out)
+                return None, torn
+            return None, True
         if isinstance(parser, JsonLines):
             self._process([("message", item) for item in parser.close()], out)
-            return None
+            return None, False
         if parser is not None:
-            parser.close()
-            return parser.closed
-        return None
+            return parser.closed, bool(parser.close())
+        return None, False
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -512,6 +522,7 @@ class Turn:
         for number, frame in enumerate(frames):
             if type(frame) is TextDelta:
                 draft.event_number += 1
+                self._stencil_tries = _STENCIL_TRIES
                 out.append(frame)
                 continue
             if isinstance(frame, Stray):
