@@ -272,6 +272,7 @@ class Turn:
             self._judge_strays(clean, out)
         if not self._lifecycle.ended and clean and not torn:
             self._draft.begin_event(out)
+            self._draft.event_number -= 1  # the end is no event
             if self._dialect.confirmed_by_end(array_closed) or (
                 self._terminal == "finish_reason" and self._all_finished()
             ):
@@ -398,6 +399,11 @@ class Turn:
     def anomalies(self) -> Anomalies:
         """What was odd and tolerated so far, events after the end included."""
         return self._draft.anomalies
+
+    @property
+    def events(self) -> int:
+        """How many events or JSON items came, the terminal signal and those after the end included."""
+        return self._draft.event_number
 
     @property
     def after_end(self) -> int:
@@ -642,6 +648,7 @@ class Turn:
         ok = 200 <= status < 300
         draft = self._draft
         draft.begin_event(out)
+        draft.event_number -= 1  # neither is such a body
         document = read_document(body)
         if is_error_document(document) or (not ok and isinstance(document, (dict, list))):
             fail_with(draft, document, status=None if ok else status, retry_after_s=self._retry_after_s)

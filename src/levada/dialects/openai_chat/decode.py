@@ -395,8 +395,10 @@ class ChatDecoder(Dialect):
             if word not in ("length", None):
                 self.draft.close_tools(index)
 
-    def take_whole(self, document: dict[str, Any]) -> bool:
-        """Read a whole `chat.completion` object."""
+    def take_whole(self, document: Any) -> bool:
+        """Read a whole `chat.completion` object; the document may be anything that JSON can be."""
+        if not isinstance(document, dict):
+            return False
         choices = document.get("choices")
         if not isinstance(choices, list) or not choices or document.get("error"):
             return False
