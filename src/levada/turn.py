@@ -72,9 +72,9 @@ class Turn:
     """One turn of a model, from its stream.
 
     `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
-    are used unless said otherwise here. `framing`: sse, ndjson or json-array; by default the dialect's, told by the head or
-    the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`: names
-    of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
+    are used unless said otherwise here. `framing`: sse, ndjson or json-array; the dialect's by default, told by the
+    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`:
+    names of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
     Raises UsageError for a name or setting that makes no sense.
     """
@@ -375,7 +375,7 @@ class Turn:
 
     @property
     def finish_reason(self) -> str | None:
-        """The common finish reason of choice 0, None while none was named. It does not mean that the turn is finished."""
+        """The common finish reason of choice 0, None while none was named. It does not mean "finished"."""
         reason = self._finish_reasons().get(0)
         return "other" if reason is None and self._lifecycle.state is State.FINISHED else reason
 

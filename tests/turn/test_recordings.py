@@ -15,7 +15,7 @@ import levada
 from levada import Turn
 from levada.deltas import TextDelta, TextReplaced, ToolCallDelta
 
-SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[2] / "shared")
+SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[3] / "shared")
 RECORDED = SHARED / "recorded"
 
 
