@@ -124,6 +124,11 @@ class Turn:
             raise UsageError(
                 f"terminal={terminal!r} makes no sense for {dialect}; there: {', '.join(sorted(room.terminals))}"
             )
+        if text_mode not in room.text_modes:
+            fitting = ", ".join(sorted(room.text_modes))
+            raise UsageError(f"text_mode={text_mode!r} makes no sense for {dialect}; there: {fitting}")
+        if think_tags and text_mode != "delta":
+            raise UsageError("think_tags need text_mode='delta': a text that is repeated whole cannot be split")
         if framing is not None:
             _check_word(framing, _FRAMINGS, "framing")
             if framing not in room.framings:

@@ -359,6 +359,18 @@ class TestMisuse:
         with pytest.raises(TypeError):
             Turn("openai_chat").feed(wrong)  # type: ignore[arg-type]  # that is the point
 
+    def test_a_text_mode_that_a_dialect_never_has(self) -> None:
+        with pytest.raises(UsageError, match="text_mode='cumulative' makes no sense for anthropic; there: delta"):
+            Turn("anthropic", text_mode="cumulative")
+        with pytest.raises(UsageError, match="think_tags need text_mode='delta'"):
+            Turn("openai_chat", text_mode="cumulative", think_tags=("think",))
+
+    def test_cumulative_text_is_read_once(self) -> None:
+        turn = fed(text("a"), text("ab"), text("abc"), stop(), DONE, text_mode="cumulative")
+        assert turn.result().answer == "abc"
+        turn = fed(text("ab"), text("xyz"), stop(), DONE, text_mode="cumulative")
+        assert turn.result().answer == "xyz"
+
     def test_feed_event_takes_what_somebody_else_framed(self) -> None:
         turn = Turn("openai_chat")
         for one in levada.EventParser().feed(text("a") + stop() + DONE):

@@ -25,6 +25,7 @@ class Dialect:
     provider: ClassVar[str]  # the provenance of parts, unless the profile has a name of its own
     framings: ClassVar[tuple[str, ...]] = ("sse",)  # the first is the default
     terminals: ClassVar[frozenset[str]] = frozenset({"strict"})  # what `terminal=` may be
+    text_modes: ClassVar[frozenset[str]] = frozenset({"delta"})  # what `text_mode=` may be
     terminal_signal: ClassVar[str]  # in words, for the message of a truncated turn
     accepts_unterminated: ClassVar[bool] = (
         False  # an event without its blank line counts at the end, if it is whole JSON

@@ -11,6 +11,7 @@ Sources: openai-python 3.57.0 types, vercel/ai and litellm sources, recorded str
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Final
 
 import msgspec
@@ -63,6 +64,7 @@ class ChatDecoder(Dialect):
     name = "openai_chat"
     provider = "openai"
     terminals = frozenset({"strict", "done", "finish_reason"})
+    text_modes = frozenset({"delta", "cumulative"})
     terminal_signal = "data: [DONE]"
     needs_all_finishes = True
     decoder = msgspec.json.Decoder(_Chunk)
@@ -472,7 +474,7 @@ def usage_of(raw: dict[str, Any], rule: str = "standard") -> Usage:
         cached,
         as_count(prompt.get("cache_write_tokens")),
         as_count(raw.get("total_tokens")),
-        dict(raw),
+        copy.deepcopy(raw),
     )
 
 
