@@ -182,7 +182,7 @@ class Turn:
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
         if self._fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
-            raise UsageError("head() comes once, before the first feed()")
+            raise UsageError("head() comes once, before the first feed(); a Turn reads one response: make a new one")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
         if content_type is None:
@@ -506,8 +506,8 @@ class Turn:
             if self._lifecycle.ended or not remainder.raw:
                 return None, torn
             data = remainder.data
-            if data is not None and data.strip() == "[DONE]":
-                return None, torn  # no terminal signal without its blank line, and nothing lost
+            if data is not None and self._dialect.is_terminal(data):
+                return None, torn  # no terminal signal without its blank line, but nothing is lost
             if data is not None and self._dialect.accepts_unterminated and read_document(data) is not None:
                 self._process([("message", data.encode("utf-8", "surrogatepass"))], out)
                 return None, torn
@@ -725,8 +725,14 @@ class Turn:
 
     def _truncate(self, clean: bool) -> None:
         how = "ended" if clean else "broke off"
-        came = "before anything came" if self._lifecycle.state is State.CONNECTING else "without its terminal signal"
-        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=True)
+        came, retryable = "without its terminal signal", True
+        if self._lifecycle.state is State.CONNECTING:
+            came = "before anything came"
+            strange = self._draft.count_of("unknown_event")
+            if strange:
+                came = f"after {strange} events that {self.dialect} does not know: is it another dialect?"
+                retryable = False
+        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=retryable)
         self._lifecycle.move(Signal.CLOSED)
         self._release()
 

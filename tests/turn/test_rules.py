@@ -192,6 +192,13 @@ class TestRule7BodiesThatAreNoStream:
         cut.eof(clean=False)
         assert cut.state is State.ERROR
 
+    def test_a_stream_of_another_dialect_is_not_worth_another_attempt(self) -> None:
+        foreign = b'event: ping\ndata: {"type":"ping"}\n\nevent: x\ndata: {"type":"content_block_delta"}\n\n'
+        error = fed(foreign).error
+        assert isinstance(error, Truncated)
+        assert "after 2 events that openai_chat does not know" in error.message
+        assert not error.retryable
+
     def test_an_empty_body_and_one_of_comments_are_truncated(self) -> None:
         assert isinstance(fed(b"").error, Truncated)
         assert isinstance(fed(b": keep-alive\n\n: keep-alive\n\n").error, Truncated)
@@ -349,6 +356,8 @@ class TestMisuse:
     def test_unknown_names_say_what_there_is(self) -> None:
         with pytest.raises(UsageError, match="openai_chat"):
             Turn("chatgpt")
+        with pytest.raises(UsageError, match="deepseek is a profile of openai_chat"):
+            Turn("deepseek")
         with pytest.raises(UsageError, match="deepseek"):
             Turn("openai_chat", profile="deepsek")
         with pytest.raises(UsageError, match="belongs to dialect openai_chat"):

@@ -49,6 +49,10 @@ class Dialect:
         """Return the common word for a native finish reason; "other" for one that is not known, never "stop"."""
         raise NotImplementedError
 
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event without its blank line is the terminal signal: it confirms nothing, and loses nothing."""
+        return False
+
     def closing(self) -> None:
         """Do what is left before the turn is finished: close tool calls that their finish completed."""
 

@@ -58,6 +58,9 @@ class _Chunk(msgspec.Struct):
     search_results: Any = None
 
 
+_NOTHING: Final = _Chunk()
+
+
 class ChatDecoder(Dialect):
     """Reads one Chat Completions stream."""
 
@@ -100,6 +103,9 @@ class ChatDecoder(Dialect):
 
     def _chunk(self, chunk: _Chunk) -> bool:
         draft = self.draft
+        if chunk == _NOTHING:
+            draft.anomaly("unknown_event")  # not a key of this wire: another dialect's, it may be
+            return False
         draft.name_turn(chunk.id, chunk.model)
         if chunk.error or chunk.object == "error":
             # a flat object carries its own message: vLLM {"object":"error","message"}, xAI {"code","error": "text"}
@@ -390,6 +396,10 @@ class ChatDecoder(Dialect):
         """Return the common word; `stop` after a refusal is refusal."""
         word = _FINISHES.get(native, "other")
         return "refusal" if word == "stop" and self.draft.channel_text("refusal", choice) else word
+
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event whose blank line never came is `[DONE]`."""
+        return data.strip() == "[DONE]"
 
     def closing(self) -> None:
         """Close the tool calls: the finish completes them, unless it cut them off."""
