@@ -50,7 +50,7 @@ class Dialect:
         raise NotImplementedError
 
     def is_terminal(self, data: str) -> bool:
-        """Say whether an event without its blank line is the terminal signal: it confirms nothing, and loses nothing."""
+        """Say whether an event without its blank line is the terminal signal: it confirms nothing and loses nothing."""
         return False
 
     def closing(self) -> None:
