@@ -1,7 +1,7 @@
 """levada: bytes in, one verified answer out. Public names, by layer.
 
-Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec; their
-names are imported at first use, so that a program pays for what it uses.
+Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec;
+their names are imported at first use, so that a program pays for what it uses.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Usage,
         UsageUpdate,
     )
+    from levada.detection import Detected, detect
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
@@ -87,6 +88,7 @@ __all__ = [
     "Comment",
     "CumulativeText",
     "Delta",
+    "Detected",
     "Event",
     "EventParser",
     "EventTooLarge",
@@ -133,6 +135,7 @@ __all__ = [
     "Utf8Decoder",
     "__version__",
     "aiter_events",
+    "detect",
     "encode_comment",
     "encode_event",
     "encode_json",
@@ -162,6 +165,8 @@ _AT_FIRST_USE = {
         ),
         "levada.deltas",
     ),
+    # not in a module called detect: that would stand where the function does, once something imported it
+    **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),

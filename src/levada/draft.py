@@ -90,13 +90,14 @@ class Tool:
 class _Choice:
     """One answer candidate that grows."""
 
-    __slots__ = ("current", "finish", "index", "logs", "splitter")
+    __slots__ = ("current", "finish", "index", "known", "logs", "splitter")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish: str | None = None  # the native word
         self.logs: dict[str, TextLog] = {}
         self.current: dict[str, _Part] = {}  # by channel, the part that grows
+        self.known: dict[tuple[str, int, str | None], _Part] = {}  # by channel, block and kind, the last such text part
         self.splitter: ThinkSplitter | None = None
 
 
@@ -128,6 +129,7 @@ class Draft:
         self.tools: list[Tool] = []
         self.citations: list[Citation] = []
         self.references: list[Reference] = []
+        self._namesakes: dict[tuple[int, str], list[Reference]] = {}  # the same, by choice and id
         self.raw_usage: dict[str, Any] = {}
         self.usage: Usage | None = None
         self.error: TurnError | None = None
@@ -164,6 +166,10 @@ class Draft:
         self._anomaly_counts[name] = self._anomaly_counts.get(name, 0) + 1
         if len(self._first_anomalies) < FIRST_ANOMALIES:
             self._first_anomalies.append(Anomaly(name, self.event_number, path))
+
+    def count_of(self, name: str) -> int:
+        """Return how often an anomaly was counted."""
+        return self._anomaly_counts.get(name, 0)
 
     @property
     def anomalies(self) -> Anomalies:
@@ -251,18 +257,12 @@ class Draft:
             former.stretches[-1][1] = log.length
         part = None
         if former is not None and former.block != block:
-            part = next(
-                (
-                    known
-                    for known in reversed(self.parts)
-                    if known.log is log and known.block == block and known.kind == kind
-                ),
-                None,
-            )
+            part = candidate.known.get((channel, block, kind))
         if part is None:
             part = _Part("text" if channel == "answer" else channel, candidate.index, block)
             part.channel, part.kind, part.model, part.log = channel, kind, self.model, log
             self.parts.append(part)
+            candidate.known[channel, block, kind] = part
         part.stretches.append([log.length, -1])
         candidate.current[channel] = part
         return part
@@ -289,6 +289,7 @@ class Draft:
         candidate.current.pop(channel, None)
         place = next((n for n, part in enumerate(self.parts) if part.log is former is not None), len(self.parts))
         self.parts = [part for part in self.parts if former is None or part.log is not former]
+        candidate.known = {key: part for key, part in candidate.known.items() if part.log is not former}
         if not text and channel == "answer":
             self.citations = [citation for citation in self.citations if citation.choice != choice]
         self.effects += 2
@@ -297,7 +298,7 @@ class Draft:
             part.channel, part.model, part.log = channel, self.model, log
             part.stretches.append([0, -1])
             self.parts.insert(place, part)
-            candidate.current[channel] = part
+            candidate.current[channel] = candidate.known[channel, block, None] = part
             log.append(text)
         self.out.append(TextReplaced(text, channel, choice, block, reason))
 
@@ -465,8 +466,10 @@ class Draft:
 
     def refer(self, reference: Reference) -> None:
         """Add a reference, unless an equal one is known."""
-        if reference not in self.references:
+        namesakes = self._namesakes.setdefault((reference.choice, reference.id), [])
+        if reference not in namesakes:
             self.effects += 1
+            namesakes.append(reference)
             self.references.append(reference)
             self.out.append(reference)
 
@@ -484,6 +487,9 @@ class Draft:
         if former != list(references):
             self.effects += 1
             self.references = [known for known in self.references if known.choice != choice] + list(references)
+            self._namesakes = {}
+            for reference in self.references:
+                self._namesakes.setdefault((reference.choice, reference.id), []).append(reference)
             self.out.extend(_news(former, references))
 
     def keep(self, name: str, data: Any, choice: int = 0, block: int = 0) -> None:

@@ -13,7 +13,7 @@ import json
 import re
 from typing import Any, Final
 
-from levada.dialects.reading import MOST_LEVELS, is_deep
+from levada.dialects.reading import MOST_LEVELS
 
 _STEP: Final = re.compile(
     r"""\.([^.\[\]]+)|\[([0-9]{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""", re.DOTALL
@@ -48,8 +48,6 @@ class Arguments:
         """Take an object of arguments."""
         if not isinstance(args, dict):
             raise ValueError("functionCall.args is no object")
-        if is_deep(args):
-            raise ValueError(f"functionCall.args is nested deeper than {MOST_LEVELS} levels")
         self._root.update(args)
 
     def add(self, entry: object) -> None:

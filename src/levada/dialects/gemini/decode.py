@@ -28,7 +28,7 @@ from levada.dialects.failures import fail_with
 from levada.dialects.gemini.arguments import Arguments
 from levada.dialects.gemini.sources import references_of, sources_of, supports_of
 from levada.dialects.profiles import Profile
-from levada.dialects.reading import as_count, is_deep, read, read_document
+from levada.dialects.reading import as_count, read, read_document
 from levada.draft import Draft, Tool
 from levada.errors import Truncated
 
@@ -119,7 +119,7 @@ class _Chunk(msgspec.Struct):
 class _Candidate:
     """What the dialect remembers of one candidate between chunks."""
 
-    __slots__ = ("arguments", "blocks", "call", "index", "kept", "run", "sources", "supports", "unconfirmed")
+    __slots__ = ("arguments", "blocks", "call", "index", "kept", "run", "sources", "unconfirmed")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -128,7 +128,6 @@ class _Candidate:
         self.call: Tool | None = None  # the call that is open
         self.arguments = Arguments()
         self.unconfirmed = False  # content came after the finish reason
-        self.supports: list[Citation] = []  # of the last grounding metadata
         self.sources: dict[str, Citation] = {}  # of all citation metadata, by what they say
         self.kept: dict[str, dict[str, Any]] = {}  # what is kept beside the content, by name
 
@@ -139,6 +138,7 @@ class GeminiDecoder(Dialect):
     name = "gemini"
     provider = "google"
     framings = ("sse", "json-array")
+    text_modes = frozenset({"delta", "cumulative"})
     terminal_signal = "a finishReason for every candidate, then a clean end"
     accepts_unterminated = True
     decoder = msgspec.json.Decoder(_Chunk)
@@ -162,11 +162,7 @@ class GeminiDecoder(Dialect):
         chunk = read(data, _DECODER, _Chunk, draft)
         if chunk is None:
             return draft.error is not None
-        try:
-            return self._chunks(chunk) if isinstance(chunk, list) else self._chunk(chunk)
-        except RecursionError:
-            draft.break_protocol("the chunk is nested too deeply")
-            return True
+        return self._chunks(chunk) if isinstance(chunk, list) else self._chunk(chunk)
 
     def _chunks(self, chunks: list[Any]) -> bool:
         """Read a list in the place of a chunk: an error in a list of one, seen in the field, or several chunks."""
@@ -224,7 +220,7 @@ class GeminiDecoder(Dialect):
             draft.break_protocol("candidates[].content is no object")
             return True
         opened |= self._finish(candidate.get("finishReason"), known)
-        for name in ("groundingMetadata", "citationMetadata", "urlContextMetadata", "continuationToken"):
+        for name in ("citationMetadata", "groundingMetadata", "urlContextMetadata", "continuationToken"):
             value = candidate.get(name)
             if value:
                 opened = True
@@ -306,9 +302,6 @@ class GeminiDecoder(Dialect):
             draft.anomaly("unknown_part", f"parts[].{others[0]}")
         if beside:
             return
-        if is_deep(part):
-            draft.anomaly("nested_too_deeply", f"parts[].{others[0]}")
-            return
         kept = {key: value for key, value in part.items() if key != "thoughtSignature" and value is not None}
         draft.opaque(name or others[0], kept, known.index)
         known.run = None
@@ -375,7 +368,7 @@ class GeminiDecoder(Dialect):
             self.draft.anomaly("argument_not_ended", f"tool {call.index}")
         try:
             arguments = known.arguments.text()
-        except (ValueError, RecursionError):
+        except ValueError:
             self.draft.break_protocol("the arguments cannot be written as JSON")
             return
         self.draft.tool(call, arguments)
@@ -419,16 +412,17 @@ class GeminiDecoder(Dialect):
         if name == "continuationToken":
             draft.opaque(name, value if type(value) is str else str(value), choice)
             return
-        if not isinstance(value, dict) or is_deep(value):
+        if not isinstance(value, dict):
             draft.anomaly("metadata_unread", f"candidates[].{name}")
             return
         if name == "citationMetadata":
             for citation in sources_of(value, choice, draft):
-                known.sources.setdefault(repr(citation), citation)  # they come in pieces, or repeated
-            draft.set_citations([*known.sources.values(), *known.supports], choice)
+                key = repr(citation)
+                if key not in known.sources:  # they come in pieces, or repeated
+                    known.sources[key] = citation
+                    draft.cite(citation)
         elif name == "groundingMetadata":
             self._grounding(value, known)
-            draft.set_citations([*known.sources.values(), *known.supports], choice)
         else:
             self._keep_last(name, value, known)
 
@@ -439,13 +433,14 @@ class GeminiDecoder(Dialect):
         if isinstance(chunks, list) and chunks:
             draft.set_references(references_of(chunks, choice, draft), choice)
         if isinstance(supports, list) and supports:
-            known.supports = supports_of(
+            citations = supports_of(
                 supports,
                 choice,
                 known.blocks.get("answer", 0),
                 lambda block: draft.part_text("answer", choice, block),
                 draft,
             )
+            draft.set_citations([*known.sources.values(), *citations], choice)
         rest = {
             key: value
             for key, value in metadata.items()
@@ -465,7 +460,7 @@ class GeminiDecoder(Dialect):
             self.draft.opaque(name, value, known.index, keep=False)
 
     def _usage(self, raw: Any) -> bool:
-        if not isinstance(raw, dict) or is_deep(raw):
+        if not isinstance(raw, dict):
             self.draft.anomaly("usage_no_object", "usageMetadata")
             return False
         before = self.draft.usage

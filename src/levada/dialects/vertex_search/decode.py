@@ -22,6 +22,7 @@ Sources: google.cloud.discoveryengine.v1 answer.proto; third-party measurements 
 from __future__ import annotations
 
 import json
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,7 +31,7 @@ from levada.deltas import Citation, Reference
 from levada.dialects.base import Dialect
 from levada.dialects.failures import fail_with
 from levada.dialects.profiles import Profile
-from levada.dialects.reading import is_deep, read, read_document
+from levada.dialects.reading import read, read_document
 from levada.draft import Draft
 from levada.errors import Truncated
 
@@ -77,6 +78,7 @@ class SearchDecoder(Dialect):
     name = "vertex_search"
     provider = "google"
     framings = ("json-array", "sse")
+    text_modes = frozenset({"delta", "cumulative", "auto"})
     terminal_signal = "an answer with state SUCCEEDED, then a clean end"
     decoder = msgspec.json.Decoder(_Element)
     text_keys = (b'"answerText":',)
@@ -91,7 +93,7 @@ class SearchDecoder(Dialect):
         self._blocks = 0  # of reasoning: one for each step that thought
         self._references: dict[str, Reference] = {}  # by their JSON
         self._citations: set[str] = set()  # their JSON
-        self._waiting: list[Citation] = []  # their text has not come
+        self._waiting: list[tuple[int, int, Citation]] = []  # by end, then by arrival: their text has not come
         self._size: int | None = None  # bytes of the answer so far, counted from the first citation on
         # for text_mode "auto": whether each piece so far began with the one before
         self._grew = True
@@ -108,11 +110,7 @@ class SearchDecoder(Dialect):
         element = read(data, _DECODER, _Element, draft)
         if element is None:
             return draft.error is not None
-        try:
-            return self._elements(element) if isinstance(element, list) else self._element(element)
-        except RecursionError:
-            draft.break_protocol("the element is nested too deeply")
-            return True
+        return self._elements(element) if isinstance(element, list) else self._element(element)
 
     def _elements(self, elements: list[Any]) -> bool:
         """Read a list in the place of an element, as an event of an event stream may hold."""
@@ -187,7 +185,7 @@ class SearchDecoder(Dialect):
         entries = answer.get(name)
         if entries is None:
             return []
-        if not isinstance(entries, list) or is_deep(entries):
+        if not isinstance(entries, list):
             self.draft.anomaly("metadata_unread", f"answer.{name}")
             return []
         objects = [entry for entry in entries if isinstance(entry, dict)]
@@ -225,20 +223,16 @@ class SearchDecoder(Dialect):
             key = _json(entry)
             if key not in self._citations:
                 self._citations.add(key)
-                self._waiting.append(self._citation(entry))
+                citation = self._citation(entry)
+                heappush(self._waiting, (citation.end or 0, len(self._citations), citation))
         self._release(self._size or 0)
 
     def _release(self, size: int | None) -> None:
-        """Hand out the citations whose text has come; all of them where `size` is None."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
-        for citation in waiting:
-            if size is None or citation.end is None or citation.end <= size:
-                self.draft.cite(citation)
-            else:
-                self._waiting.append(citation)
-        self.draft.touch()
+        """Hand out the citations whose text has come, in the order of their ends; all where `size` is None."""
+        if self._waiting:
+            self.draft.touch()
+        while self._waiting and (size is None or self._waiting[0][0] <= size):
+            self.draft.cite(heappop(self._waiting)[2])
 
     def _join_references(self, entries: list[dict[str, Any]]) -> None:
         for entry in entries:
@@ -276,9 +270,6 @@ class SearchDecoder(Dialect):
     def _extra(self, name: str, value: Any, *, join: bool = False) -> bool:
         """Keep what is neither text nor a source: the last one that is not empty, or the lists so far joined."""
         if not value:
-            return False
-        if is_deep(value):
-            self.draft.anomaly("nested_too_deeply", name)
             return False
         if join and isinstance(value, list):
             entries = {(name, _json(entry)): entry for entry in value}
