@@ -62,6 +62,12 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert config.upstreams["local"].turn().profile == "vllm"
 
 
+def test_no_key_is_shown(tmp_path: Path) -> None:
+    config = read(tmp_path, WHOLE.replace('"2023-06-01"', '"${CLAUDE_KEY}"'))
+    assert repr(config) == "<Config of claude, local>"
+    assert "k1" not in repr(config.upstreams)
+
+
 def test_a_request_cannot_ask_for_no_stream(tmp_path: Path) -> None:
     assert read(tmp_path, WHOLE).upstreams["local"].body({"stream": False})["stream"] is True
 

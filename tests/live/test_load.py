@@ -135,6 +135,7 @@ async def load(folder: Path) -> None:
         assert all(reader.end["state"] == "finished" for reader in await asyncio.gather(*staying))
 
 
+@pytest.mark.xdist_group("screen")  # not beside the browser: both look at the clock
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the size of a process from /proc")
 def test_many_turns_at_once(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(load(tmp_path), 240))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec.structs import replace
 
 from levada.cli.exits import Unusable
 from levada.errors import UsageError
+
+if TYPE_CHECKING:
+    from levada.gateway.config import Config
 
 __all__ = ["command"]
 
@@ -48,10 +53,10 @@ def command(path: str | None, demo: bool, host: str, port: int, verbose: bool) -
         raise Unusable(f"the gateway needs {' and '.join(missing)}: pip install 'levada[gateway]'")
     if path is None and not demo:
         raise click.UsageError("say --config FILE, or --demo to play recorded streams")
-    from levada.gateway.config import load  # noqa: PLC0415  # only now it is known to be there
+    from levada.gateway.config import Config, load  # noqa: PLC0415  # only now it is known to be there
 
     try:
-        config = load(path) if path is not None else None
+        config = load(path) if path is not None else Config(upstreams={})
     except UsageError as error:
         raise Unusable(str(error)) from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -59,26 +64,20 @@ def command(path: str | None, demo: bool, host: str, port: int, verbose: bool) -
     asyncio.run(_serve(config, demo, host, port))
 
 
-async def _serve(config: object, demo: bool, host: str, port: int) -> None:
-    from contextlib import AsyncExitStack  # noqa: PLC0415
-
-    from msgspec.structs import replace  # noqa: PLC0415
-
-    from levada.gateway.config import Config  # noqa: PLC0415
-    from levada.gateway.demo import DemoUpstream  # noqa: PLC0415
+async def _serve(config: Config, demo: bool, host: str, port: int) -> None:
+    from levada.gateway.demo import DemoUpstream  # noqa: PLC0415  # as above
     from levada.gateway.server import listen, serve  # noqa: PLC0415
 
-    chosen = config if isinstance(config, Config) else Config(upstreams={})
     try:
         listener = listen(host, port)
     except OSError as error:
         raise Unusable(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
-    address = f"[{host}]" if ":" in host else host
-    url = f"http://{address}:{listener.getsockname()[1]}/"
+    name = f"[{host}]" if ":" in host else host
+    url = f"http://{name}:{listener.getsockname()[1]}/"
+    if host not in ("0.0.0.0", "::"):
+        config = replace(config, allowed_hosts=(*config.allowed_hosts, name))
     async with AsyncExitStack() as stack:
         if demo:
             upstream = await stack.enter_async_context(DemoUpstream())
-            chosen = replace(chosen, upstreams={**upstream.upstreams(), **chosen.upstreams})
-        if host not in ("0.0.0.0", "::"):
-            chosen = replace(chosen, allowed_hosts=(*chosen.allowed_hosts, address))
-        await serve(chosen, listener, ready=lambda: click.echo(f"levada gateway on {url} (Ctrl-C ends it)"))
+            config = replace(config, upstreams={**upstream.upstreams(), **config.upstreams})
+        await serve(config, listener, ready=lambda: click.echo(f"levada gateway on {url} (Ctrl-C ends it)"))

@@ -63,6 +63,9 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_turns: int = 256
     max_turn_bytes: int = DEFAULT_TURN_LIMIT
 
+    def __repr__(self) -> str:
+        return f"<Upstream {self.dialect}>"  # an address or a header may hold a key
+
     def turn(self) -> Turn:
         """Return a new turn for an answer of this upstream."""
         return Turn(self.dialect, profile=self.profile, max_turn_bytes=self.max_turn_bytes)
@@ -104,6 +107,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     page: bool = True
     keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # header and value by upstream; never from the file
+
+    def __repr__(self) -> str:
+        return f"<Config of {', '.join(self.upstreams)}>"  # no keys
 
     def __post_init__(self) -> None:
         for name, upstream in self.upstreams.items():

@@ -258,7 +258,8 @@ export class TurnView {
     if (this.reasoning.hidden || this.reasoning.dataset.folded) return;
     this.reasoning.dataset.folded = "true";
     this.reasoning.open = false;
-    this.summary.textContent = `Thought for ${seconds(performance.now() - this.thinkingSince)}`;
+    const took = performance.now() - this.thinkingSince;
+    this.summary.textContent = took < 100 ? "Thoughts" : `Thought for ${seconds(took)}`;
   }
 
   #paint() {
