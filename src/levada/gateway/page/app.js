@@ -27,6 +27,7 @@ function requestFor(dialect, text) {
 async function run(view, name, text) {
   const controller = new AbortController();
   const mine = (running = { view, controller });
+  const over = () => { if (running === mine) rest(); };
   send.hidden = true;
   stop.hidden = false;
   try {
@@ -41,19 +42,24 @@ async function run(view, name, text) {
       const body = await response.json().catch(() => ({}));
       view.fail({ kind: "gateway", type: body.error?.type ?? `HTTP ${response.status}`, message: body.error?.message });
     } else {
-      for await (const event of eventsOf(response)) view.take(event);
+      for await (const event of eventsOf(response)) {
+        view.take(event);
+        if (view.ended) over();   // the next question need not wait until the connection is done
+      }
       view.close();
     }
   } catch (error) {
     // after a stop this is the abort, and the view has ended already
     view.fail({ kind: view.id ? "truncated" : "transport", message: "the gateway could not be reached, or went away" });
   } finally {
-    if (running === mine) {
-      running = null;
-      send.hidden = false;
-      stop.hidden = true;
-    }
+    over();
   }
+}
+
+function rest() {
+  running = null;
+  send.hidden = false;
+  stop.hidden = true;
 }
 
 function ask(name, text) {
@@ -73,9 +79,7 @@ function ask(name, text) {
 function cancel() {
   if (!running) return;
   const { view, controller } = running;
-  running = null;
-  send.hidden = false;
-  stop.hidden = true;
+  rest();
   view.cancel();
   question.focus();
   if (!view.id) return controller.abort();
