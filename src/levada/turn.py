@@ -84,7 +84,7 @@ class Turn:
         "_content_type",
         "_dialect",
         "_draft",
-        "_fed",
+        "_events",
         "_first_bytes",
         "_framing",
         "_lifecycle",
@@ -92,6 +92,7 @@ class Turn:
         "_max_turn_bytes",
         "_parser",
         "_retry_after_s",
+        "_room",
         "_status",
         "_stencil_tries",
         "_stencils",
@@ -150,9 +151,10 @@ class Turn:
         self._lifecycle = Lifecycle()
         self._max_event_bytes = max_event_bytes
         self._max_turn_bytes = max_turn_bytes
-        self._fed = 0
+        self._room = max_turn_bytes  # so many bytes may yet come
         self._framing = framing if framing is not None or len(room.framings) > 1 else room.framings[0]
         self._parser: EventParser | JsonArray | JsonLines | None = None
+        self._events: EventParser | None = None  # the parser of an event stream, until the turn ends
         self._first_bytes: bytes | None = b""  # held while the framing is not decided
         self._body: bytearray | None = None  # a body that is no stream is held whole
         self._status: int | None = None
@@ -176,7 +178,7 @@ class Turn:
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
-        if self._fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
+        if self._room < self._max_turn_bytes or self._lifecycle.state is not State.CONNECTING or self._status is not None:
             raise UsageError("head() comes once, before the first feed()")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
@@ -200,18 +202,39 @@ class Turn:
         `chunk` may be cut anywhere. After the end it returns [] and counts. Raises TypeError for anything but bytes,
         bytearray or memoryview, never for what the bytes say: look at `state` and `error`.
         """
+        # The hot path: an event stream that goes on. Everything else, once a chunk, is `_feed_otherwise`.
+        parser = self._events
+        if parser is None or type(chunk) is not bytes or len(chunk) > self._room:
+            return self._feed_otherwise(chunk)
+        self._room -= len(chunk)
+        try:
+            frames = parser._feed_frames(chunk, self._stencils)
+        except EventTooLarge as error:
+            return self._break(error, TooLarge(str(error)))
+        if frames and type(frames[-1]) is not TextDelta:
+            out: list[Delta] = []
+            self._process(frames, out)
+            return out
+        # stencils rest after the first frame that is no delta, so all of these are deltas
+        if frames:
+            self._draft.event_number += len(frames)
+            self._stencil_tries = _STENCIL_TRIES
+        return frames
+
+    def _feed_otherwise(self, chunk: bytes | bytearray | memoryview) -> list[Delta]:
         chunk = _as_bytes(chunk, "feed", "; use feed_text for text")
         if self._lifecycle.ended:
             self._after_end(chunk)
             return []
-        self._fed += len(chunk)
-        over = self._fed - self._max_turn_bytes
-        if over > 0:
-            chunk = chunk[: len(chunk) - over]
-        out: list[Delta] = []
-        if chunk:
-            out = self._take(chunk)
-        if over > 0 and not self._lifecycle.ended:
+        over = len(chunk) > self._room
+        if over:
+            chunk = chunk[: self._room]
+        if self._events is not None:
+            out = self.feed(chunk)
+        else:
+            self._room -= len(chunk)
+            out = self._take(chunk) if chunk else []
+        if over and not self._lifecycle.ended:
             self._fail(
                 TooLarge(
                     f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes if you trust this "
@@ -240,8 +263,8 @@ class Turn:
             self._count_after_end([frame])
             return []
         self._first_bytes = None
-        self._fed += len(frame[1])
-        if self._fed > self._max_turn_bytes:
+        self._room -= len(frame[1])
+        if self._room < 0:
             self._fail(TooLarge(f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes"))
             return []
         out: list[Delta] = []
@@ -434,29 +457,26 @@ class Turn:
             self._first_bytes = None
             self._choose_parser(first.decode("latin-1"))
             chunk = held
+        if self._events is not None:
+            self._room += len(chunk)  # feed counts them
+            return self.feed(chunk)
         parser = self._parser
-        frames: list[Any]
-        failure: TurnError | None = None
+        assert not isinstance(parser, EventParser | None)  # chosen above, and no event stream
         try:
-            if isinstance(parser, EventParser):
-                frames = parser._feed_frames(chunk, self._stencils)
-                if frames and type(frames[-1]) is TextDelta:
-                    # stencils rest after the first frame that is no delta, so all of these are
-                    self._draft.event_number += len(frames)
-                    self._stencil_tries = _STENCIL_TRIES
-                    return frames
-            else:
-                assert parser is not None  # chosen above
-                frames = [("message", item) for item in parser.feed(chunk)]
+            items = parser.feed(chunk)
         except EventTooLarge as error:
-            frames = self._as_frames(error.completed)
-            failure = TooLarge(str(error))
+            return self._break(error, TooLarge(str(error)))
         except MalformedPayload as error:
-            frames = self._as_frames(error.completed)
-            failure = ProtocolError(str(error))
+            return self._break(error, ProtocolError(str(error)))
         out: list[Delta] = []
-        self._process(frames, out)
-        if failure is not None and not self._lifecycle.ended:
+        self._process([("message", item) for item in items], out)
+        return out
+
+    def _break(self, error: EventTooLarge | MalformedPayload, failure: TurnError) -> list[Delta]:
+        """Take what came before the framing broke, and fail."""
+        out: list[Delta] = []
+        self._process([("message", item) if isinstance(item, bytes) else item for item in error.completed], out)
+        if not self._lifecycle.ended:
             self._fail(failure)
         return out
 
@@ -470,14 +490,11 @@ class Turn:
                 framing = "json-array" if first in "[{" else "sse"
         self._framing = framing
         if framing == "sse":
-            self._parser = EventParser(max_event_bytes=self._max_event_bytes)
+            self._parser = self._events = EventParser(max_event_bytes=self._max_event_bytes)
         elif framing == "ndjson":
             self._parser = JsonLines(max_item_bytes=self._max_event_bytes)
         else:
             self._parser = JsonArray(max_item_bytes=self._max_event_bytes)
-
-    def _as_frames(self, completed: tuple[Any, ...]) -> list[Any]:
-        return [("message", item) if isinstance(item, bytes) else item for item in completed]
 
     def _close_parser(self, out: list[Delta]) -> tuple[bool | None, bool]:
         """Close the framing and take what only the end completes.
@@ -725,6 +742,7 @@ class Turn:
 
     def _release(self) -> None:
         """Let go of what only a turn that goes on needs."""
+        self._events = None
         self._stencils = []
         self._strays = []
         self._first_bytes = None
