@@ -15,12 +15,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from levada._backend import hotpath
 from levada.deltas import (
+    CHANNELS,
     Anomalies,
     Anomaly,
     Choice,
@@ -48,6 +49,32 @@ else:
 _T = TypeVar("_T")
 
 FIRST_ANOMALIES: Final = 100  # kept with their places; the others are counted
+
+# Stand for a list and a dict in which nothing is yet: thousands of turns may be alive, and most need few of them.
+_NONE: Final[Any] = ()
+_EMPTY: Final[Any] = MappingProxyType({})
+
+
+class _ByChannel(Generic[_T]):
+    """A dict of the three channels, at a quarter of a dict's size."""
+
+    __slots__ = CHANNELS
+
+    def __init__(self) -> None:
+        for channel in CHANNELS:
+            setattr(self, channel, None)
+
+    def get(self, channel: str) -> _T | None:
+        found: _T | None = getattr(self, channel)
+        return found
+
+    def __setitem__(self, channel: str, value: _T) -> None:
+        setattr(self, channel, value)
+
+    def pop(self, channel: str) -> _T | None:
+        found = self.get(channel)
+        setattr(self, channel, None)
+        return found
 
 
 class _Part:
@@ -95,13 +122,39 @@ class _Choice:
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish: str | None = None  # the native word
-        self.logs: dict[str, TextLog] = {}
-        self.current: dict[str, _Part] = {}  # by channel, the part that grows
+        self.logs: _ByChannel[TextLog] = _ByChannel()
+        self.current: _ByChannel[_Part] = _ByChannel()  # the part that grows
         self.splitter: ThinkSplitter | None = None
 
 
 class Draft:
     """Everything a turn knows before it ends."""
+
+    __slots__ = (
+        "_anomaly_counts",
+        "_first_anomalies",
+        "choices",
+        "citations",
+        "effects",
+        "error",
+        "event_number",
+        "id",
+        "max_choices",
+        "max_tool_calls",
+        "model",
+        "only_text",
+        "out",
+        "parts",
+        "provider",
+        "raw_usage",
+        "references",
+        "refused",
+        "terminal",
+        "text_mode",
+        "think_tags",
+        "tools",
+        "usage",
+    )
 
     def __init__(
         self,
@@ -125,17 +178,17 @@ class Draft:
         self.model: str | None = None
         self.choices: dict[int, _Choice] = {}
         self.parts: list[_Part] = []
-        self.tools: list[Tool] = []
-        self.citations: list[Citation] = []
-        self.references: list[Reference] = []
-        self.raw_usage: dict[str, Any] = {}
+        self.tools: list[Tool] = _NONE
+        self.citations: list[Citation] = _NONE
+        self.references: list[Reference] = _NONE
+        self.raw_usage: dict[str, Any] = _EMPTY
         self.usage: Usage | None = None
         self.error: TurnError | None = None
         self.terminal = False  # the dialect's terminal signal came
         self.refused = False
         # anomalies
-        self._anomaly_counts: dict[str, int] = {}
-        self._first_anomalies: list[Anomaly] = []
+        self._anomaly_counts: dict[str, int] = _EMPTY
+        self._first_anomalies: list[Anomaly] = _NONE
         # how many effects this event had, and its text where that was the only one
         self.effects = 0
         self.only_text: TextDelta | None = None
@@ -147,6 +200,11 @@ class Draft:
         self.out = out
         self.event_number += 1
         self.effects = 0
+        self.only_text = None
+
+    def end_events(self) -> None:
+        """Let go of what only an event being taken needs."""
+        self.out = _NONE
         self.only_text = None
 
     def touch(self) -> None:
@@ -161,6 +219,8 @@ class Draft:
     def anomaly(self, name: str, path: str = "") -> None:
         """Count something odd that loses nothing. `name` is one of the words in docs/turns.md; `path` says where."""
         self.effects += 1
+        if not self._anomaly_counts:
+            self._anomaly_counts, self._first_anomalies = {}, []
         self._anomaly_counts[name] = self._anomaly_counts.get(name, 0) + 1
         if len(self._first_anomalies) < FIRST_ANOMALIES:
             self._first_anomalies.append(Anomaly(name, self.event_number, path))
@@ -270,7 +330,7 @@ class Draft:
     def end_part(self, channel: str, choice: int = 0) -> None:
         """End the part that grows: text that follows begins a new one, also in the same block."""
         candidate = self.choice(choice)
-        part = candidate.current.pop(channel, None)
+        part = candidate.current.pop(channel)
         if part is not None and part.log is not None:
             part.stretches[-1][1] = part.log.length
             self.effects += 1
@@ -286,7 +346,7 @@ class Draft:
         log = candidate.logs[channel] = TextLog()
         if channel == "answer" and candidate.splitter is not None:
             candidate.splitter = ThinkSplitter(self.think_tags)
-        candidate.current.pop(channel, None)
+        candidate.current.pop(channel)
         place = next((n for n, part in enumerate(self.parts) if part.log is former is not None), len(self.parts))
         self.parts = [part for part in self.parts if former is None or part.log is not former]
         if not text and channel == "answer":
@@ -382,6 +442,7 @@ class Draft:
                 error=TooLarge,
             )
             return tool
+        self.tools = self.tools or []
         self.tools.append(tool)
         part = _Part("tool", choice, block)
         part.tool, part.model = tool, self.model
@@ -460,6 +521,7 @@ class Draft:
     def cite(self, citation: Citation) -> None:
         """Add a citation."""
         self.effects += 1
+        self.citations = self.citations or []
         self.citations.append(citation)
         self.out.append(citation)
 
@@ -467,6 +529,7 @@ class Draft:
         """Add a reference, unless an equal one is known."""
         if reference not in self.references:
             self.effects += 1
+            self.references = self.references or []
             self.references.append(reference)
             self.out.append(reference)
 
@@ -510,6 +573,7 @@ class Draft:
 
     def merge_usage(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Merge a raw usage object into what is known, key by key; null and missing overwrite nothing."""
+        self.raw_usage = self.raw_usage or {}
         _merge(self.raw_usage, raw)
         return self.raw_usage
 

@@ -160,7 +160,7 @@ class Turn:
         self._status: int | None = None
         self._content_type = ""
         self._retry_after_s: float | None = None
-        self._strays: list[str] = []
+        self._strays: list[str] | None = None
         self._stray_size = 0
         self._stencils: list[Stencil] = []
         self._stencil_tries = _STENCIL_TRIES
@@ -178,7 +178,11 @@ class Turn:
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
-        if self._room < self._max_turn_bytes or self._lifecycle.state is not State.CONNECTING or self._status is not None:
+        if (
+            self._room < self._max_turn_bytes
+            or self._lifecycle.state is not State.CONNECTING
+            or self._status is not None
+        ):
             raise UsageError("head() comes once, before the first feed()")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
@@ -508,7 +512,7 @@ class Turn:
             remainder, stray = parser._close_frames()
             if stray is not None:
                 self._process([stray], out)
-            torn = stray is not None or any(line.lstrip()[:1] in ("{", "[") for line in self._strays)
+            torn = stray is not None or any(line.lstrip()[:1] in ("{", "[") for line in self._strays or ())
             if self._lifecycle.ended or not remainder.raw:
                 return None, torn
             data = remainder.data
@@ -548,7 +552,8 @@ class Turn:
                 self._take_event(event, data, out)
             if self._lifecycle.ended:
                 self._count_after_end(frames[number + 1 :])
-                return
+                break
+        draft.end_events()
 
     def _by_stencil(self, event: str, data: bytes) -> TextDelta | None:
         for stencil in self._stencils:
@@ -600,6 +605,7 @@ class Turn:
         else:
             draft.anomaly("stray_line")
             if self._stray_size + len(line) <= _STRAY_LIMIT:
+                self._strays = self._strays or []
                 self._strays.append(line)
                 self._stray_size += len(line)
                 if line.rstrip().endswith(("}", "]")):
@@ -612,7 +618,7 @@ class Turn:
     def _judge_strays(self, clean: bool, out: list[Delta]) -> None:
         """Say at the end what a body was that had no event at all, only lines that are no fields."""
         if self._lifecycle.state is State.CONNECTING:
-            self._read_body("\n".join(self._strays).encode("utf-8", "surrogatepass"), clean, out)
+            self._read_body("\n".join(self._strays or ()).encode("utf-8", "surrogatepass"), clean, out)
 
     def _after_end(self, chunk: bytes) -> None:
         """Count what comes after the end, and let an error's later events fill its empty fields."""
@@ -744,7 +750,7 @@ class Turn:
         """Let go of what only a turn that goes on needs."""
         self._events = None
         self._stencils = []
-        self._strays = []
+        self._strays = None
         self._first_bytes = None
 
 

@@ -131,6 +131,19 @@ class _Block:
 class AnthropicDecoder(NamedDialect):
     """Reads one Messages stream."""
 
+    __slots__ = (
+        "_blocks",
+        "_container",
+        "_empty",
+        "_id",
+        "_last",
+        "_next",
+        "_offset",
+        "_start_reason",
+        "_started",
+        "_whole",
+    )
+
     name = "anthropic"
     provider = "anthropic"
     terminals = frozenset({"strict", "finish_reason"})

@@ -11,6 +11,7 @@ Sources: openai-python 3.57.0 types, vercel/ai and litellm sources, recorded str
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,8 @@ _FINISHES: Final = {
     "eos": "stop",
 }
 
+_EMPTY: Final[Any] = MappingProxyType({})  # stands for a dict that most turns do not need
+
 
 class _Chunk(msgspec.Struct):
     """The keys of a chunk that mean something here. All are Any: a wrong type is dealt with where it is read."""
@@ -60,6 +63,8 @@ class _Chunk(msgspec.Struct):
 class ChatDecoder(Dialect):
     """Reads one Chat Completions stream."""
 
+    __slots__ = ("_details", "_last", "_slots")
+
     name = "openai_chat"
     provider = "openai"
     terminals = frozenset({"strict", "done", "finish_reason"})
@@ -71,9 +76,9 @@ class ChatDecoder(Dialect):
 
     def __init__(self, draft: Draft, profile: Profile) -> None:
         super().__init__(draft, profile)
-        self._slots: dict[tuple[int, int], Tool] = {}  # by choice and the wire's index
-        self._last: dict[int, Tool] = {}  # by choice, the call that the last fragment belonged to
-        self._details: dict[int, list[dict[str, Any]]] = {}  # by choice, OpenRouter's reasoning_details, merged
+        self._slots: dict[tuple[int, int], Tool] = _EMPTY  # by choice and the wire's index
+        self._last: dict[int, Tool] = _EMPTY  # by choice, the call that the last fragment belonged to
+        self._details: dict[int, list[dict[str, Any]]] = _EMPTY  # by choice, OpenRouter's reasoning_details, merged
 
     def take(self, event: str, data: bytes) -> bool:
         """Read one event; say whether it was no keep-alive."""
@@ -236,7 +241,8 @@ class ChatDecoder(Dialect):
                 self.draft.anomaly("reasoning_detail_no_object", "delta.reasoning_details")
                 continue
             if merged is None:
-                merged = self._details[index] = []
+                merged = []
+                self._details = {**self._details, index: merged}
                 self.draft.keep("reasoning_details", merged, index)
             for key in ("text", "summary"):
                 if type(entry.get(key)) is str:
@@ -308,7 +314,9 @@ class ChatDecoder(Dialect):
         if tool is None:
             tool = draft.open_tool(choice=index, block=len(draft.tools), kind=kind)
             if type(slot) is int:
+                self._slots = self._slots or {}
                 self._slots[index, slot] = tool
+        self._last = self._last or {}
         self._last[index] = tool
         if id and tool.id and id != tool.id:
             draft.anomaly("tool_id_drifts", f"tool_calls[{tool.index}].id")

@@ -204,6 +204,16 @@ class _Item:
 class ResponsesDecoder(NamedDialect):
     """Reads one Responses stream."""
 
+    __slots__ = (
+        "_after",
+        "_all",
+        "_created",
+        "_id",
+        "_items",
+        "_last",
+        "_reason",
+    )
+
     name = "openai_responses"
     provider = "openai"
     terminal_signal = "response.completed or response.incomplete"
