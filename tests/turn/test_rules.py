@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
 import levada
 from levada import Cancelled, FinishedTurn, NotFinished, State, TextDelta, Turn, UsageError
 from levada.errors import ProtocolError, ProviderError, TransportError, Truncated, TurnTimeout
+from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
 ERROR = event({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_recorded_turns import body, coalesced, each_recording, framing_of, random_cuts, summary
-from tests.turn.chat import DONE, chunk, event, stop, text
 
 from levada import TextDelta, Turn
 from levada.turn import _STENCIL_TRIES
+from tests.test_recorded_turns import body, coalesced, each_recording, framing_of, random_cuts, summary
+from tests.turn.chat import DONE, chunk, event, stop, text
 
 
 def play(dialect: str, chunks: list[bytes], tries: int, framing: str | None = None) -> tuple[Turn, list[Any]]:
