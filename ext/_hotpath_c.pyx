@@ -338,8 +338,16 @@ cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
     return fault(line, size, kind, 0) < 0
 
 
+cdef enum:
+    PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    LONG = 64 * 1024
+
+
 cdef class TextLog:
-    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
+
+    A block takes in those before it that are no longer than itself, up to LONG characters: so few are held, and each
+    character is moved a bounded number of times.
     """
 
     cdef list _blocks
@@ -362,11 +370,25 @@ cdef class TextLog:
 
     cdef Py_ssize_t add(self, str text) except -1:
         self._pieces.append(text)
-        if len(self._pieces) >= 256:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+        if len(self._pieces) >= PIECES:
+            self._join()
         self._length += len(text)
         return self._length
+
+    cdef int _join(self) except -1:
+        cdef list blocks = self._blocks
+        cdef str block = "".join(self._pieces)
+        cdef Py_ssize_t first = len(blocks)
+        cdef Py_ssize_t size = len(block)
+        while first and len(<str>blocks[first - 1]) <= size and size < LONG:
+            first -= 1
+            size += len(<str>blocks[first])
+        if first < len(blocks):
+            block = "".join(blocks[first:] + [block])
+            del blocks[first:]
+        blocks.append(block)
+        self._pieces = []
+        return 0
 
     def text(self):
         """Return the whole text; joined at the first call after an append, and kept."""

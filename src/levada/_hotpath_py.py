@@ -238,11 +238,16 @@ def _size_while_open(line: bytes, mode: int) -> int:
 
 
 class TextLog:
-    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once."""
+    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
+
+    A block takes in those before it that are no longer than itself, up to _LONG characters: so few are held, and each
+    character is moved a bounded number of times.
+    """
 
     __slots__ = ("_blocks", "_length", "_pieces")
 
-    _PIECES = 256  # joined at this many: large enough to be rare, small enough that the pieces' own weight stays small
+    _PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    _LONG = 64 * 1024
 
     def __init__(self) -> None:
         self._blocks: list[str] = []
@@ -258,10 +263,20 @@ class TextLog:
         """Append; return the new length."""
         self._pieces.append(text)
         if len(self._pieces) >= self._PIECES:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+            self._join()
         self._length += len(text)
         return self._length
+
+    def _join(self) -> None:
+        blocks = self._blocks
+        block = "".join(self._pieces)
+        first = len(blocks)
+        size = len(block)
+        while first and len(blocks[first - 1]) <= size and size < self._LONG:
+            first -= 1
+            size += len(blocks[first])
+        blocks[first:] = ["".join([*blocks[first:], block])]
+        self._pieces = []
 
     def text(self) -> str:
         """Return the whole text; joined at the first call after an append, and kept."""

@@ -105,7 +105,12 @@ def test_a_stencil_that_fits_earns_its_tries_back() -> None:
 
 
 def test_any_other_effect_drops_the_stencils() -> None:
-    for other in (stop(), event({"usage": {"prompt_tokens": 1}}), event({"model": "other"}), chunk(tool_calls=[{}])):
+    for other in (
+        stop(),
+        event({"usage": {"prompt_tokens": 1}}),
+        event({"model": "other"}),
+        chunk(tool_calls=[{"index": 0, "id": "t"}]),
+    ):
         turn = Turn("openai_chat")
         turn.feed(chunk(role="assistant") + text("a") + text("b"))
         assert turn._stencils
