@@ -666,18 +666,17 @@ cdef class EventParser:
         cdef list out = []
         self._busy = True
         try:
-            self._take_bytes(
-                <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out
-            )
-        except EventTooLarge as error:
-            self._spent = error.args
-            buffer_free(&self._line)
-            buffer_free(&self._held)
-            error.completed = tuple(out)
-            raise
-        finally:
+            self._take_bytes(<Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out)
+        except BaseException as error:  # not `finally`, which costs as much as reading a short chunk
             self._busy = False
-            self._waiting_lines = 0  # they point into the chunk
+            self._waiting_lines = 0
+            if type(error) is EventTooLarge:
+                self._spent = error.args
+                buffer_free(&self._line)
+                buffer_free(&self._held)
+                error.completed = tuple(out)
+            raise
+        self._busy = False
         return out
 
     cdef int _take_bytes(self, Bytes base, Py_ssize_t size, Mode mode, list out) except -1:
@@ -685,6 +684,7 @@ cdef class EventParser:
         cdef Bytes at = base
         cdef Bytes end = base + size
         cdef Bytes line_end
+        cdef Bytes after
         cdef Bytes next_cr
         cdef Py_ssize_t offset = self._offset
         cdef Kind kind
@@ -722,6 +722,14 @@ cdef class EventParser:
                 at = line_end + 2
                 self._line_begun = offset + (at - base)
                 continue
+            elif (
+                self._begun < 0
+                and at[0] == 101  # e
+                and (after := self._take_named_event(at, line_end, next_cr, mode, out)) is not NULL
+            ):
+                at = after
+                self._line_begun = offset + (at - base)
+                continue
             elif line_end == at:
                 self._blank_line(mode, out)
             else:
@@ -749,6 +757,30 @@ cdef class EventParser:
             and line_end[0] == LF
             and line_end - line <= self._limit
         )
+
+    cdef Bytes _take_named_event(self, Bytes line, Bytes line_end, Bytes stop, Mode mode, list out) except? NULL:
+        """Take an `event: ` line with its one `data: ` line and blank line, as providers write named events.
+
+        Returns what follows; NULL, having done nothing, where it is anything else, or above the limit. `stop` is the
+        next CR or the end of the chunk: no byte from there on is read.
+        """
+        cdef Bytes data = line_end + 1
+        cdef Bytes data_end
+        if (
+            line_end == stop
+            or line_end - line < 7
+            or memcmp(line, b"event: ", 7) != 0
+            or stop - data < 8
+            or memcmp(data, b"data: ", 6) != 0
+        ):
+            return NULL
+        data_end = <Bytes>memchr(data + 6, LF, stop - data - 6)
+        if data_end is NULL or data_end + 1 >= stop or data_end[1] != LF:
+            return NULL
+        if line_end - line > self._limit or line_end - line - 6 + (data_end - data) > self._limit:
+            return NULL
+        self._dispatch(self._type_of(line + 7, line_end - line - 7), data + 6, data_end - data - 6, mode, out)
+        return data_end + 2
 
     cdef inline int _dispatch(self, str type_, Bytes data, Py_ssize_t size, Mode mode, list out) except -1:
         """Hand out an event of this type and data, with the last event ID in force and the block's own retry."""
@@ -1029,7 +1061,7 @@ cdef tuple EXPECTED = (
 
 
 cdef class JsonArray:
-    """JsonArray(*, max_item_bytes=67108864)\n--\n\nA streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """JsonArray(*, max_item_bytes=67108864)\n--\n\nA streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace comes.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.

@@ -156,11 +156,15 @@ def held(block: list[Line], line: Line, everything: bool) -> int:
     """How many bytes are held, at the most, while `line` is open: the values of its block (and a byte for each line's
     end), and what of it must be kept until it is known to be ignored.
 
-    An open line of which not even the kind is known yet is at most five bytes, and does not count.
+    An open line of which not even the kind is known yet is at most five bytes, and does not count; nor do the first
+    bytes of a stream while they may become a byte order mark.
     """
     name, colon, _ = line.text.partition(b":")
-    if not line.is_complete and not colon and any(known.startswith(name) for known in FIELDS):
-        return 0
+    if not line.is_complete:
+        if not colon and any(known.startswith(name) for known in FIELDS):
+            return 0
+        if line.begin == 0 and BOM.startswith(line.text):
+            return 0
     size = len(line.text)
     if name not in FIELDS:
         size = size if everything else 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from levada import EventTooLarge, encode_event, encode_json
-from wire import cut_at, cuts, events
+from tests.wire import cut_at, cuts, events
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases" / "cases.jsonl").read_text().splitlines()]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from levada import Event, encode_comment, encode_event, encode_json
-from wire import events, items
+from tests.wire import events, items
 
 
 class TestEncodeEvent:

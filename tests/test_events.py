@@ -23,8 +23,8 @@ from levada import (
     aiter_events,
     iter_events,
 )
-from oracle import Dispatched
-from wire import bytewise, cuts, data, events, items
+from tests.oracle import Dispatched
+from tests.wire import bytewise, cuts, data, events, items
 
 BOM = b"\xef\xbb\xbf"
 

@@ -11,7 +11,7 @@ import pytest
 
 from levada import EventTooLarge, JsonLines, MalformedPayload, Remainder, UsageError
 from levada.errors import StreamError
-from wire import Chunk, bytewise, cuts
+from tests.wire import Chunk, bytewise, cuts
 
 BOM = b"\xef\xbb\xbf"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from levada import EventTooLarge, JsonLines, encode_event, encode_json
 from levada.errors import StreamError
-from oracle import Item, Reading, read
-from wire import bytewise, cut, cut_at, events, json_streams, plain, small_limits, sse_streams
+from tests.oracle import Item, Reading, read
+from tests.wire import bytewise, cut, cut_at, events, json_streams, plain, small_limits, sse_streams
 
 # Text that can stand in a field: no line ends, no NUL, no surrogates.
 line_text = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), max_size=12)

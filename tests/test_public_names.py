@@ -12,10 +12,14 @@ import pytest
 import levada
 
 NAMES = [
-    "BACKEND", "BACKEND_REASON", "Comment", "CumulativeText", "Event", "EventParser", "EventTooLarge", "JsonArray",
-    "JsonLines", "LevadaError", "MalformedPayload", "Remainder", "Stray", "StreamError", "TransportRewound",
-    "UsageError", "Utf8Decoder", "__version__", "aiter_events", "encode_comment", "encode_event", "encode_json",
-    "iter_events",
+    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice", "Citation",
+    "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser", "EventTooLarge", "Finish",
+    "FinishedTurn", "Gate", "HoldGate", "JsonArray", "JsonLines", "LevadaError", "MalformedPayload", "NotFinished",
+    "Opaque", "OpenGate", "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError", "ProviderError",
+    "Reference", "Remainder", "Review", "Sentence", "SentenceGate", "State", "Stray", "StreamError", "TextDelta",
+    "TextReplaced", "ThreadPainter", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError", "TransportRewound",
+    "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate", "Utf8Decoder",
+    "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json", "iter_events",
 ]  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from levada import JsonLines
-from oracle import Item, read
-from wire import bytewise, cut_at, plain
+from tests.oracle import Item, read
+from tests.wire import bytewise, cut_at, plain
 
 RECORDED = Path(os.environ.get("LEVADA_RECORDED") or Path(__file__).parents[2] / "shared" / "recorded")
 EXPECTED = RECORDED / "expected.jsonl"

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from levada import UsageError
-from wire import bytewise, cuts
+from tests.wire import bytewise, cuts
 
 CRAB = "🦀".encode()
 

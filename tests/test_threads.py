@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 from levada import MalformedPayload
-from oracle import read
-from wire import cut_at, plain
+from tests.oracle import read
+from tests.wire import cut_at, plain
 
 THREADS, ROUNDS = 8, 12
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from levada import Comment, Stray
-from oracle import BOM, Dispatched, Item
+from tests.oracle import BOM, Dispatched, Item
 
 Chunk = bytes | bytearray | memoryview
 

@@ -1,7 +1,7 @@
 """levada: bytes in, one verified answer out. Public names, by layer.
 
-Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec; their
-names are imported at first use, so that a program pays for what it uses.
+Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec;
+their names are imported at first use, so that a program pays for what it uses.
 """
 
 from __future__ import annotations

@@ -744,7 +744,7 @@ _QUOTE_OR_BACKSLASH: Final = re.compile(rb'["\\]')
 
 
 class JsonArray:
-    """A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace comes.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.

@@ -167,6 +167,10 @@ class Draft:
         if len(self._first_anomalies) < FIRST_ANOMALIES:
             self._first_anomalies.append(Anomaly(name, self.event_number, path))
 
+    def count_of(self, name: str) -> int:
+        """Return how often an anomaly was counted."""
+        return self._anomaly_counts.get(name, 0)
+
     @property
     def anomalies(self) -> Anomalies:
         """What was tolerated so far."""

@@ -72,9 +72,9 @@ class Turn:
     """One turn of a model, from its stream.
 
     `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
-    are used unless said otherwise here. `framing`: sse, ndjson or json-array; by default the dialect's, told by the head or
-    the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`: names
-    of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
+    are used unless said otherwise here. `framing`: sse, ndjson or json-array; the dialect's by default, told by the
+    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`:
+    names of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
     Raises UsageError for a name or setting that makes no sense.
     """
@@ -124,6 +124,11 @@ class Turn:
             raise UsageError(
                 f"terminal={terminal!r} makes no sense for {dialect}; there: {', '.join(sorted(room.terminals))}"
             )
+        if text_mode not in room.text_modes:
+            fitting = ", ".join(sorted(room.text_modes))
+            raise UsageError(f"text_mode={text_mode!r} makes no sense for {dialect}; there: {fitting}")
+        if think_tags and text_mode != "delta":
+            raise UsageError("think_tags need text_mode='delta': a text that is repeated whole cannot be split")
         if framing is not None:
             _check_word(framing, _FRAMINGS, "framing")
             if framing not in room.framings:
@@ -177,7 +182,7 @@ class Turn:
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
         if self._fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
-            raise UsageError("head() comes once, before the first feed()")
+            raise UsageError("head() comes once, before the first feed(); a Turn reads one response: make a new one")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
         if content_type is None:
@@ -375,7 +380,7 @@ class Turn:
 
     @property
     def finish_reason(self) -> str | None:
-        """The common finish reason of choice 0, None while none was named. It does not mean that the turn is finished."""
+        """The common finish reason of choice 0, None while none was named. It does not mean "finished"."""
         reason = self._finish_reasons().get(0)
         return "other" if reason is None and self._lifecycle.state is State.FINISHED else reason
 
@@ -501,8 +506,8 @@ class Turn:
             if self._lifecycle.ended or not remainder.raw:
                 return None, torn
             data = remainder.data
-            if data is not None and data.strip() == "[DONE]":
-                return None, torn  # no terminal signal without its blank line, and nothing lost
+            if data is not None and self._dialect.is_terminal(data):
+                return None, torn  # no terminal signal without its blank line, but nothing is lost
             if data is not None and self._dialect.accepts_unterminated and read_document(data) is not None:
                 self._process([("message", data.encode("utf-8", "surrogatepass"))], out)
                 return None, torn
@@ -720,8 +725,14 @@ class Turn:
 
     def _truncate(self, clean: bool) -> None:
         how = "ended" if clean else "broke off"
-        came = "before anything came" if self._lifecycle.state is State.CONNECTING else "without its terminal signal"
-        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=True)
+        came, retryable = "without its terminal signal", True
+        if self._lifecycle.state is State.CONNECTING:
+            came = "before anything came"
+            strange = self._draft.count_of("unknown_event")
+            if strange:
+                came = f"after {strange} events that {self.dialect} does not know: is it another dialect?"
+                retryable = False
+        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=retryable)
         self._lifecycle.move(Signal.CLOSED)
         self._release()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from levada import Comment
-from oracle import Dispatched, read
-from wire import cuts, plain
+from tests.oracle import Dispatched, read
+from tests.wire import cuts, plain
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from levada import Turn
-from tests.test_recorded_turns import coalesced, summary
+from tests.turn.test_recordings import coalesced, summary
 
 FRAMINGS = ("sse", "json-array")
 

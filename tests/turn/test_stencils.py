@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_recorded_turns import body, coalesced, each_recording, framing_of, random_cuts, summary
-from tests.turn.chat import DONE, chunk, event, stop, text
 
 from levada import TextDelta, Turn
 from levada.turn import _STENCIL_TRIES
+from tests.turn.chat import DONE, chunk, event, stop, text
+from tests.turn.test_recordings import body, coalesced, each_recording, framing_of, random_cuts, summary
 
 
 def play(dialect: str, chunks: list[bytes], tries: int, framing: str | None = None) -> tuple[Turn, list[Any]]:
@@ -54,7 +54,7 @@ PIECES = ["a", "água", "水", "😀", '"', "\\", "\n", "\u2028", "\x00", '","x"
 def test_chat_streams_of_every_kind_of_event(data: st.DataObject) -> None:
     kinds = st.sampled_from(
         [
-            lambda piece: text(piece),
+            text,
             lambda piece: text(piece, 1),
             lambda piece: chunk(reasoning_content=piece),
             lambda piece: chunk(content=piece, reasoning=piece),

@@ -29,7 +29,9 @@ def dialect_named(name: str) -> type[Dialect]:
     """Return the class of a dialect. Raises UsageError with the names that exist."""
     room = _ROOMS.get(name)
     if room is None:
-        raise UsageError(f"unknown dialect {name!r:.100}; there are {', '.join(DIALECTS)}")
+        profile = PROFILES.get(name) if isinstance(name, str) else None
+        hint = f"; {name} is a profile of {profile.dialect}" if profile is not None else ""
+        raise UsageError(f"unknown dialect {name!r:.100}{hint}; there are {', '.join(DIALECTS)}")
     found: type[Dialect] = import_module(room).DECODER
     return found
 

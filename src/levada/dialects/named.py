@@ -98,6 +98,11 @@ class NamedDialect(Dialect):
             return False
         return kind not in self.terminal_events
 
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event whose blank line never came is the terminal event."""
+        document = read_document(data)
+        return isinstance(document, dict) and document.get("type") in self.terminal_events
+
     def has_content(self, chunk: Any) -> bool:
         """Say whether an event without a type has something that may be text."""
         raise NotImplementedError

@@ -14,8 +14,8 @@ _ANYTHING: Final = msgspec.json.Decoder()
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
 
-# Levels of objects and lists in one event. Answers in the field stay below 30; 100 is the limit of protocol buffers' own
-# JSON reader, so Google's services can send no more; and Python's copy.deepcopy ends near 300.
+# Levels of objects and lists in one event. Answers in the field stay below 30; 100 is the limit of protocol buffers'
+# own JSON reader, so Google's services can send no more; and Python's copy.deepcopy ends near 300.
 MOST_LEVELS: Final = 100
 
 

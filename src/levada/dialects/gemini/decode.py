@@ -138,6 +138,7 @@ class GeminiDecoder(Dialect):
     name = "gemini"
     provider = "google"
     framings = ("sse", "json-array")
+    text_modes = frozenset({"delta", "cumulative"})
     terminal_signal = "a finishReason for every candidate, then a clean end"
     accepts_unterminated = True
     decoder = msgspec.json.Decoder(_Chunk)

@@ -11,6 +11,7 @@ Sources: openai-python 3.57.0 types, vercel/ai and litellm sources, recorded str
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Final
 
 import msgspec
@@ -57,12 +58,16 @@ class _Chunk(msgspec.Struct):
     search_results: Any = None
 
 
+_NOTHING: Final = _Chunk()
+
+
 class ChatDecoder(Dialect):
     """Reads one Chat Completions stream."""
 
     name = "openai_chat"
     provider = "openai"
     terminals = frozenset({"strict", "done", "finish_reason"})
+    text_modes = frozenset({"delta", "cumulative"})
     terminal_signal = "data: [DONE]"
     needs_all_finishes = True
     decoder = msgspec.json.Decoder(_Chunk)
@@ -98,6 +103,9 @@ class ChatDecoder(Dialect):
 
     def _chunk(self, chunk: _Chunk) -> bool:
         draft = self.draft
+        if chunk == _NOTHING:
+            draft.anomaly("unknown_event")  # not a key of this wire: another dialect's, it may be
+            return False
         draft.name_turn(chunk.id, chunk.model)
         if chunk.error or chunk.object == "error":
             # a flat object carries its own message: vLLM {"object":"error","message"}, xAI {"code","error": "text"}
@@ -389,6 +397,10 @@ class ChatDecoder(Dialect):
         word = _FINISHES.get(native, "other")
         return "refusal" if word == "stop" and self.draft.channel_text("refusal", choice) else word
 
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event whose blank line never came is `[DONE]`."""
+        return data.strip() == "[DONE]"
+
     def closing(self) -> None:
         """Close the tool calls: the finish completes them, unless it cut them off."""
         for index, word in self.finish_reasons().items():
@@ -472,7 +484,7 @@ def usage_of(raw: dict[str, Any], rule: str = "standard") -> Usage:
         cached,
         as_count(prompt.get("cache_write_tokens")),
         as_count(raw.get("total_tokens")),
-        dict(raw),
+        copy.deepcopy(raw),
     )
 
 

@@ -78,6 +78,7 @@ class SearchDecoder(Dialect):
     name = "vertex_search"
     provider = "google"
     framings = ("json-array", "sse")
+    text_modes = frozenset({"delta", "cumulative", "auto"})
     terminal_signal = "an answer with state SUCCEEDED, then a clean end"
     decoder = msgspec.json.Decoder(_Element)
     text_keys = (b'"answerText":',)

@@ -14,7 +14,7 @@ import levada
 from levada import CumulativeText, Turn
 from levada.transport import tells_its_end
 
-SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[2] / "shared")
+SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[3] / "shared")
 LISTING = SHARED / "recorded" / "expected.jsonl"
 ROWS = [json.loads(line) for line in LISTING.read_text().splitlines()] if LISTING.exists() else []
 ROWS = [row for row in ROWS if row["dialect"] in levada.DIALECTS]
