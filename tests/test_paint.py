@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levada import PaintClock, Painter, ThreadPainter, UsageError
-from turned import run
+from tests.turned import run
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases/cases.jsonl").read_text().splitlines()]
 OURS = [case for case in CASES if case["layer"] == "paint"]

@@ -44,7 +44,7 @@ from levada import (
 from levada.gate import Verdict, block, release, replace
 from levada.run import default_error_text
 from levada.testing import random_cuts
-from turned import run
+from tests.turned import run
 
 TEXT = "One is here. Two is here. Three."
 SECRET = "Dr. Ana said so."
