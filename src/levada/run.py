@@ -188,6 +188,7 @@ class _Run:
             raise failure from None
         finally:
             await self._note(attempt, failure, None)
+            failure = None  # its traceback holds this frame
 
     def _wait_s(self, attempt: Attempt) -> float | None:
         """Return how long to wait before another attempt, None where there is none to make."""
