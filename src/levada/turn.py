@@ -193,7 +193,7 @@ class Turn:
             content_type = named.get("content-type")
         self._status = status
         self._content_type = (content_type or "").partition(";")[0].strip().lower()
-        self._retry_after_s = _seconds(named.get("retry-after"))
+        self._retry_after_s = seconds_of(named.get("retry-after"))
         framing = _STREAM_TYPES.get(self._content_type)
         vague = self._content_type in _VAGUE_TYPES
         if not 200 <= status < 300:
@@ -793,7 +793,7 @@ def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
         raise UsageError(f"{option} must be one of {', '.join(words)}, not {value!r:.100}")
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def seconds_of(retry_after: str | None) -> float | None:
     """Return Retry-After in seconds, where it is a number; a date needs a clock, which the core has not."""
     try:
         seconds = float(retry_after) if retry_after else -1.0
