@@ -19,7 +19,7 @@ JOBS ?= 2   # processes that run tests
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cuts bench fuzz lint wheel clean setup
+.PHONY: help demo test load cuts bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -33,7 +33,7 @@ $(VENV)/venv.stamp:
 
 $(VENV)/levada.stamp: $(VENV)/venv.stamp pyproject.toml setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 	$(PY) -m pip install --quiet --group build --group test --group lint
-	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli]'
+	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli,gateway]'
 	touch $@
 
 # The rivals of the benchmarks, which the tests compare with too.
@@ -53,10 +53,16 @@ demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and 
 	$(BIN)/levada events --chunk 7 tests/fixtures/anthropic-error.sse
 	@echo; echo "# How fast: ratios from one interleaved run"
 	$(PY) -m benchmarks --quick
+	@echo; echo "# The gateway and its page: DEMO_SERVE=1 make demo, or"
+	@echo "#     $(BIN)/levada serve --demo     and then http://127.0.0.1:8000/ in a browser"
+	@if [ -n "$(DEMO_SERVE)" ]; then exec $(BIN)/levada serve --demo; fi
 
 test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
 	LEVADA_BACKEND=python $(PY) -m pytest -n $(JOBS) tests/turn tests/dialects
-	$(PY) -m pytest -n $(JOBS)
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup
+
+load: $(VENV)/levada.stamp   ## 200 paced streams at once through the gateway
+	LEVADA_LOAD=200 $(PY) -m pytest -s tests/live/test_load.py
 
 cuts: $(VENV)/bench.stamp   ## cut every recording off at every byte, and cut it in two everywhere (long)
 	LEVADA_CUTS=all $(PY) -m pytest -n $(JOBS) tests/turn/test_recordings.py
