@@ -190,7 +190,7 @@ cdef class Utf8Decoder:
 
 @cython.final
 @cython.no_gc
-@cython.freelist(64)  # Cython leaves it out in free-threaded builds
+@cython.freelist(256)  # Cython leaves it out in free-threaded builds
 cdef class Event:
     """Event(event='message', data='', id='', retry=None)
     --
@@ -201,10 +201,10 @@ cdef class Event:
     """
 
     # no_gc: str and int cannot be part of a cycle
-    cdef readonly str event
-    cdef readonly str data
-    cdef readonly str id
-    cdef readonly object retry
+    cdef str event
+    cdef str data
+    cdef str id
+    cdef object retry
 
     def __init__(self, event="message", data="", id="", retry=None):
         for name, value in (("event", event), ("data", data), ("id", id)):
@@ -220,6 +220,12 @@ cdef class Event:
     def json(self):
         """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
         return json.loads(self.data)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
+
+    def __delattr__(self, name):
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
 
     def __eq__(self, other):
         if type(other) is not Event:
@@ -239,6 +245,47 @@ cdef class Event:
         from levada._hotpath_py import _event_from_pickle
 
         return _event_from_pickle, (self.event, self.data, self.id, self.retry)
+
+
+# Cython reads `cdef readonly` fields through a function. As slots, such as a class of Python's own has, the interpreter
+# reads them by itself, at a fifth of the cost: the offset is all it needs. A field is never NULL: Cython makes it None.
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <structmember.h>
+
+    static PyMemberDef levada_event_members[] = {
+        {"event", T_OBJECT_EX, 0, READONLY, "event: str"},
+        {"data", T_OBJECT_EX, 0, READONLY, "data: str"},
+        {"id", T_OBJECT_EX, 0, READONLY, "id: str"},
+        {"retry", T_OBJECT_EX, 0, READONLY, "retry: int | None"},
+    };
+
+    static int levada_add_members(PyTypeObject *type, PyMemberDef *members, int count)
+    {
+        for (int i = 0; i < count; i++) {
+            PyObject *member = PyDescr_NewMember(type, &members[i]);
+            if (member == NULL || PyDict_SetItemString(type->tp_dict, members[i].name, member) < 0) {
+                Py_XDECREF(member);
+                return -1;
+            }
+            Py_DECREF(member);
+        }
+        PyType_Modified(type);
+        return 0;
+    }
+
+    #define LEVADA_OFFSET(object, field) ((const char *)&(object)->field - (const char *)(object))
+    #define levada_add_event_members(sample)                                   \
+        (levada_event_members[0].offset = LEVADA_OFFSET(sample, event),        \
+         levada_event_members[1].offset = LEVADA_OFFSET(sample, data),         \
+         levada_event_members[2].offset = LEVADA_OFFSET(sample, id),           \
+         levada_event_members[3].offset = LEVADA_OFFSET(sample, retry),        \
+         levada_add_members(Py_TYPE((PyObject *)sample), levada_event_members, 4))
+    """
+    int levada_add_event_members(Event sample) except -1
+
+levada_add_event_members(Event())
 
 
 cdef inline Kind kind_of(Bytes line, Py_ssize_t size) noexcept:
@@ -475,6 +522,11 @@ cdef enum:
     WAITING = 4
 
 
+# The longest event line whose type is remembered, with its LF.
+cdef enum:
+    TYPE_LINE = 64
+
+
 cdef struct Line:
     Bytes begin
     Py_ssize_t size
@@ -519,8 +571,8 @@ cdef class EventParser:
     cdef int _waiting_lines
     # the event type last read, so that a stream of few types makes few strings
     cdef str _type
-    cdef unsigned char _type_bytes[32]
-    cdef Py_ssize_t _type_size
+    cdef unsigned char _type_line[TYPE_LINE]  # as it is mostly written: `event: `, the type, LF
+    cdef Py_ssize_t _type_line_size
 
     def __cinit__(self):
         self._line.begin = self._held.begin = NULL
@@ -548,7 +600,8 @@ cdef class EventParser:
         self._begun = -1
         self._waiting_lines = 0
         self._type = MESSAGE
-        self._type_size = 0
+        memcpy(self._type_line, b"event: message\n", 15)
+        self._type_line_size = 15
 
     def __dealloc__(self):
         buffer_free(&self._line)
@@ -649,45 +702,57 @@ cdef class EventParser:
             self._take_bytes(
                 <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out
             )
-        except EventTooLarge as error:
-            self._spent = error.args
-            buffer_free(&self._line)
-            buffer_free(&self._held)
-            error.completed = tuple(out)
-            raise
-        finally:
+        finally:  # and no `except`, which would cost every chunk: _too_large does its work
             self._busy = False
             self._waiting_lines = 0  # they point into the chunk
+            if self._spent is not None:
+                buffer_free(&self._line)
+                buffer_free(&self._held)
         return out
 
     cdef int _take_bytes(self, Bytes base, Py_ssize_t size, Mode mode, list out) except -1:
         """Take a chunk. `base` is its first byte, `offset` the place of `base` in the stream."""
         cdef Bytes at = base
         cdef Bytes end = base + size
+        cdef Bytes data
         cdef Bytes line_end
         cdef Bytes next_cr
         cdef Py_ssize_t offset = self._offset
-        cdef Kind kind
         self._offset += size
         if self._bom >= 0 and at < end:
-            at = self._without_bom(at, end, mode)
+            at = self._without_bom(at, end, mode, out)
         if self._skip_lf and at < end:
             self._skip_lf = False
             if at[0] == LF:
                 at += 1
         if at >= end:
             return 0
-        if self._line_size == 0:
-            self._line_begun = offset + (at - base)
         next_cr = <Bytes>memchr(at, CR, end - at)
         if next_cr is NULL:
             next_cr = end
         while at < end:
-            if at[0] == LF and self._line_size == 0:
-                self._blank_line(mode, out)  # the second of two LF, as after nearly every event: no search needed
-                at += 1
-                self._line_begun = offset + (at - base)
-                continue
+            if self._line_size == 0:
+                if self._begun < 0:
+                    # One data line and its blank line, perhaps after the event line of the last type: as most providers
+                    # write every block. Nothing need be kept, and one search finds the end of all of it. What counts
+                    # towards the limit is less than the block's own size.
+                    data = at
+                    if (
+                        at[0] == 101  # e
+                        and next_cr - at > self._type_line_size
+                        and memcmp(at, self._type_line, self._type_line_size) == 0
+                    ):
+                        data = at + self._type_line_size
+                    if next_cr - data > 7 and memcmp(data, b"data: ", 6) == 0:
+                        line_end = <Bytes>memchr(data + 6, LF, next_cr - data - 7)
+                        if line_end is not NULL and line_end[1] == LF and line_end - at <= self._limit:
+                            self._dispatch(MESSAGE if data == at else self._type, data + 6, line_end - data - 6, mode, out)
+                            at = line_end + 2
+                            continue
+                elif at[0] == LF:
+                    self._blank_line(mode, out)  # the second of two LF, as after nearly every block: no search needed
+                    at += 1
+                    continue
             # one search for CR serves until that CR is reached; LF is looked for up to it
             line_end = <Bytes>memchr(at, LF, next_cr - at)
             if line_end is NULL:
@@ -696,12 +761,6 @@ cdef class EventParser:
                     break
             if self._line_size:
                 self._end_open_line(at, line_end - at, mode, out)
-            elif self._begun < 0 and line_end + 1 < end and line_end[1] == LF and self._is_whole_event(at, line_end):
-                # one data line and its blank line, as most providers write every event: nothing need be kept
-                self._dispatch(MESSAGE, at + 6, line_end - at - 6, mode, out)
-                at = line_end + 2
-                self._line_begun = offset + (at - base)
-                continue
             elif line_end == at:
                 self._blank_line(mode, out)
             else:
@@ -715,20 +774,13 @@ cdef class EventParser:
                 next_cr = <Bytes>memchr(at, CR, end - at)
                 if next_cr is NULL:
                     next_cr = end
-            self._line_begun = offset + (at - base)
-        self._hold_waiting()
+        if self._waiting_lines or self._line_size == 0:
+            self._hold_waiting()
         if at < end:
-            self._take_rest(at, end - at, mode)
+            if self._line_size == 0:
+                self._line_begun = offset + (at - base)
+            self._take_rest(at, end - at, mode, out)
         return 0
-
-    cdef inline bint _is_whole_event(self, Bytes line, Bytes line_end) noexcept:
-        """Say whether a line is `data: ` and more, ends in LF, and is within the limit."""
-        return (
-            line_end - line >= 6
-            and memcmp(line, b"data: ", 6) == 0
-            and line_end[0] == LF
-            and line_end - line <= self._limit
-        )
 
     cdef inline int _dispatch(self, str type_, Bytes data, Py_ssize_t size, Mode mode, list out) except -1:
         """Hand out an event of this type and data, with the last event ID in force and the block's own retry."""
@@ -744,7 +796,7 @@ cdef class EventParser:
         out.append(event)
         return 0
 
-    cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode) except NULL:
+    cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode, list out) except NULL:
         """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
         cdef Bytes bom = b"\xef\xbb\xbf"
         cdef int known = self._bom
@@ -757,7 +809,7 @@ cdef class EventParser:
             # it was none: the bytes that looked like it are the beginning of a line
             if self._bom:
                 self._line_begun = 0
-                self._take_rest(bom, self._bom, mode)
+                self._take_rest(bom, self._bom, mode, out)
             self._bom = -1
         return at
 
@@ -769,7 +821,7 @@ cdef class EventParser:
         if kind >= ID:
             if kind == COMMENT or kind == STRAY:
                 if (mode == ALL or (mode == FRAMES and kind == STRAY)) and self._values + size > self._limit:
-                    raise self._too_large(begun)
+                    raise self._too_large(begun, out)
                 if kind == STRAY:
                     self._ignored_lines += 1
                     if mode != EVENTS:
@@ -781,7 +833,7 @@ cdef class EventParser:
                 return 0
             bad = fault(line, size, kind)
         if self._values + (size if bad < 0 else bad) > self._limit:
-            raise self._too_large(begun)
+            raise self._too_large(begun, out)
         start = value_start(line, size, name_size_of(kind))
         if bad >= 0 or (kind == RETRY and start == size):
             self._ignored_lines += 1
@@ -830,12 +882,13 @@ cdef class EventParser:
     cdef str _type_of(self, Bytes begin, Py_ssize_t size):
         if size == 0:
             return MESSAGE
-        if size == self._type_size and memcmp(begin, self._type_bytes, size) == 0:
+        if size + 8 == self._type_line_size and memcmp(begin, self._type_line + 7, size) == 0:
             return self._type
         cdef str text = to_text(begin, size)
-        if size <= 32:
-            memcpy(self._type_bytes, begin, size)
-            self._type_size = size
+        if size + 8 <= TYPE_LINE:
+            memcpy(self._type_line + 7, begin, size)
+            self._type_line[size + 7] = LF
+            self._type_line_size = size + 8
             self._type = text
         return text
 
@@ -926,12 +979,14 @@ cdef class EventParser:
         size[0] = write - self._held.begin if has_data else -1
         return type_
 
-    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode) except -1:
+    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
         cdef const void* nul
         self._line_size += size
+        if known and self._kind == DATA and self._values + self._line_size <= self._limit:
+            return buffer_append(&self._line, rest, size)  # the way of most fragments: such a line is held whatever comes
         if self._dropping:
             return 0
         if known == 0:
@@ -956,14 +1011,18 @@ cdef class EventParser:
         elif self._kind == RETRY:
             ignored = fault(self._line.begin, self._line_size, RETRY)
         if self._values + (self._line_size if ignored < 0 else ignored) > self._limit:
-            raise self._too_large(self._line_begun)
+            raise self._too_large(self._line_begun, out)
         if ignored >= 0:
             buffer_clear(&self._line)
             self._dropping = True
         return 0
 
-    cdef object _too_large(self, Py_ssize_t line_begun):
-        return EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
+    cdef object _too_large(self, Py_ssize_t line_begun, list out):
+        """Return the error that ends the parser; the call that raises it frees what is held."""
+        error = EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
+        error.completed = tuple(out)
+        self._spent = error.args
+        return error
 
     cdef object _remainder(self):
         cdef list lines = []
