@@ -689,6 +689,7 @@ cdef class EventParser:
 
     # What follows is private, in the order in which a chunk meets it.
 
+    @cython.final
     cdef list _take(self, bytes chunk, Mode mode):
         if self._busy:  # from a finalizer, or from another thread: pointers are in use
             raise UsageError("the parser is already taking a chunk; one parser belongs to one stream")
@@ -697,11 +698,16 @@ cdef class EventParser:
         if self._closed is not None:
             raise UsageError("the stream was closed; make a new EventParser for the next one")
         cdef list out = []
+        cdef Bytes begin = <Bytes>PyBytes_AS_STRING(chunk)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(chunk)
+        if self._kind == DATA and self._is_inside_line(begin, size):
+            self._offset += size
+            self._line_size += size
+            buffer_append(&self._line, begin, size)
+            return out
         self._busy = True
         try:
-            self._take_bytes(
-                <Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out
-            )
+            self._take_bytes(begin, size, mode, out)
         finally:  # and no `except`, which would cost every chunk: _too_large does its work
             self._busy = False
             self._waiting_lines = 0  # they point into the chunk
@@ -710,6 +716,20 @@ cdef class EventParser:
                 buffer_free(&self._held)
         return out
 
+    @cython.final
+    cdef inline bint _is_inside_line(self, Bytes begin, Py_ssize_t size) noexcept:
+        """Say whether a chunk that comes while a data line is open neither ends it nor exceeds the limit.
+
+        Such a fragment need only be appended: a data line is held whatever follows, and where one is open, neither a
+        byte order mark nor an LF of a CRLF can come first.
+        """
+        return (
+            self._values + self._line_size + size <= self._limit
+            and memchr(begin, LF, size) is NULL
+            and memchr(begin, CR, size) is NULL
+        )
+
+    @cython.final
     cdef int _take_bytes(self, Bytes base, Py_ssize_t size, Mode mode, list out) except -1:
         """Take a chunk. `base` is its first byte, `offset` the place of `base` in the stream."""
         cdef Bytes at = base
@@ -782,6 +802,7 @@ cdef class EventParser:
             self._take_rest(at, end - at, mode, out)
         return 0
 
+    @cython.final
     cdef inline int _dispatch(self, str type_, Bytes data, Py_ssize_t size, Mode mode, list out) except -1:
         """Hand out an event of this type and data, with the last event ID in force and the block's own retry."""
         cdef Event event
@@ -796,6 +817,7 @@ cdef class EventParser:
         out.append(event)
         return 0
 
+    @cython.final
     cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode, list out) except NULL:
         """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
         cdef Bytes bom = b"\xef\xbb\xbf"
@@ -813,6 +835,7 @@ cdef class EventParser:
             self._bom = -1
         return at
 
+    @cython.final
     cdef int _take_line(
         self, Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t begun, Mode mode, list out
     ) except -1:
@@ -849,6 +872,7 @@ cdef class EventParser:
             self._begun = begun
         return 0
 
+    @cython.final
     cdef int _end_open_line(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Take the last bytes of the open line, of which former chunks brought the beginning."""
         cdef Py_ssize_t begun = self._line_begun
@@ -867,6 +891,7 @@ cdef class EventParser:
         )
         return 0
 
+    @cython.final
     cdef int _hold_waiting(self) except -1:
         """Copy the waiting field lines of the open block, because their chunk ends, or they are many."""
         cdef int i
@@ -879,6 +904,7 @@ cdef class EventParser:
             buffer_clear(&self._line)  # nothing points into it any more
         return 0
 
+    @cython.final
     cdef str _type_of(self, Bytes begin, Py_ssize_t size):
         if size == 0:
             return MESSAGE
@@ -892,6 +918,7 @@ cdef class EventParser:
             self._type = text
         return text
 
+    @cython.final
     cdef int _blank_line(self, Mode mode, list out) except -1:
         """Dispatch the event, if the block has data, and begin a new block."""
         cdef Line* line
@@ -931,6 +958,7 @@ cdef class EventParser:
         self._begun = -1
         return 0
 
+    @cython.final
     cdef object _frame(self, str type_, Bytes data, Py_ssize_t size):
         cdef Stencil stencil
         if self._stencils is not None:
@@ -943,6 +971,7 @@ cdef class EventParser:
             self._stencils = None
         return type_, PyBytes_FromStringAndSize(<const char*>data, size)
 
+    @cython.final
     cdef str _read_held(self, Py_ssize_t* size):
         """Return the type of the held block and set the last event ID; its data is then the first `size` bytes held.
 
@@ -979,14 +1008,13 @@ cdef class EventParser:
         size[0] = write - self._held.begin if has_data else -1
         return type_
 
+    @cython.final
     cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
         cdef const void* nul
         self._line_size += size
-        if known and self._kind == DATA and self._values + self._line_size <= self._limit:
-            return buffer_append(&self._line, rest, size)  # the way of most fragments: such a line is held whatever comes
         if self._dropping:
             return 0
         if known == 0:
@@ -1017,6 +1045,7 @@ cdef class EventParser:
             self._dropping = True
         return 0
 
+    @cython.final
     cdef object _too_large(self, Py_ssize_t line_begun, list out):
         """Return the error that ends the parser; the call that raises it frees what is held."""
         error = EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
@@ -1024,6 +1053,7 @@ cdef class EventParser:
         self._spent = error.args
         return error
 
+    @cython.final
     cdef object _remainder(self):
         cdef list lines = []
         cdef list data = []
