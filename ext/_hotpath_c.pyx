@@ -552,6 +552,8 @@ cdef class Stencil:
         if end - at != self._literal_size[self._holes]:
             return None
         text = to_text(text_begin, text_end - text_begin)
+        if "\ufffd" in text:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if escaped:
             try:
                 text, _ = scanstring(text + '"', 0, True)

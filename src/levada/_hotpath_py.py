@@ -383,6 +383,8 @@ class Stencil:
         if at != len(data):
             return None
         decoded = text.decode("utf-8", "replace")
+        if "\ufffd" in decoded:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if b"\\" in text:
             try:
                 decoded, _ = scanstring(decoded + '"', 0, True)

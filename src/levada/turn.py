@@ -179,11 +179,8 @@ class Turn:
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
-        if (
-            self._room < self._max_turn_bytes
-            or self._lifecycle.state is not State.CONNECTING
-            or self._status is not None
-        ):
+        fed = self._room < self._max_turn_bytes
+        if fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
             raise UsageError("head() comes once, before the first feed(); a Turn reads one response: make a new one")
         if content_type is not None and not isinstance(content_type, str):
             raise TypeError(f"content_type must be str or None, not {type(content_type).__name__}")
@@ -211,22 +208,26 @@ class Turn:
         """
         # The hot path: an event stream that goes on. Everything else, once a chunk, is `_feed_otherwise`.
         parser = self._events
-        if parser is None or type(chunk) is not bytes or len(chunk) > self._room:
+        if parser is None or type(chunk) is not bytes:
             return self._feed_otherwise(chunk)
-        self._room -= len(chunk)
+        room = self._room - len(chunk)
+        if room < 0:
+            return self._feed_otherwise(chunk)
+        self._room = room
         try:
             frames = parser._feed_frames(chunk, self._stencils)
         except EventTooLarge as error:
             return self._break(error, TooLarge(str(error)))
-        if frames and type(frames[-1]) is not TextDelta:
-            out: list[Delta] = []
-            self._process(frames, out)
-            return out
-        # stencils rest after the first frame that is no delta, so all of these are deltas
-        if frames:
+        if not frames:
+            return frames
+        if type(frames[-1]) is TextDelta:
+            # stencils rest after the first frame that is no delta, so all of these are deltas
             self._draft.event_number += len(frames)
             self._stencil_tries = _STENCIL_TRIES
-        return frames
+            return frames
+        out: list[Delta] = []
+        self._process(frames, out)
+        return out
 
     def _feed_otherwise(self, chunk: bytes | bytearray | memoryview) -> list[Delta]:
         chunk = _as_bytes(chunk, "feed", "; use feed_text for text")
