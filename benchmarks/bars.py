@@ -1,4 +1,4 @@
-"""What is promised: the bars of the design, rows 1 to 7 of "How fast, how big", and whether a run met them."""
+"""What is promised: the bars that we hold ourselves to, and whether a run met them."""
 
 from __future__ import annotations
 

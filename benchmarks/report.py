@@ -105,7 +105,7 @@ def table_text(run: Run) -> str:
 
 def bars_text(verdicts: Sequence[Verdict], idle: Sequence[Idle] = ()) -> str:
     measured = [verdict for verdict in verdicts if verdict.ratio]
-    lines = [f"Bars (design, rows 1 to 8): {len(measured)} of {len(verdicts)} measured in this run"]
+    lines = [f"Bars (what we hold ourselves to): {len(measured)} of {len(verdicts)} measured in this run"]
     for row, group in _rows(measured):
         lines.append(f"  {row}")
         for verdict in group:

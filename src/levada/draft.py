@@ -654,7 +654,7 @@ class Draft:
     # -- what the turn is asked for --------------------------------------------------------------------------------
 
     def tool_calls(self, finish_reasons: Mapping[int, str | None], choice: int | None = None) -> tuple[ToolCall, ...]:
-        """Return the tool calls so far, with `complete` by the rule of design.md 3.2."""
+        """Return the tool calls so far, with `complete` by the rule of docs/turns.md."""
         return tuple(
             self._tool_call(tool, finish_reasons.get(tool.choice))
             for tool in self.tools

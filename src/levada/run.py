@@ -1,6 +1,6 @@
 """The golden path in one call: open, feed, gate, paint; at the confirmed end review, settle the screen, commit, act.
 
-Rules this file keeps (design.md 3.3):
+Rules this file keeps (docs/run-turn.md):
 - `commit` is called once or never, and only with an Outcome: a finished turn of which everything was reviewed.
 - Reading waits for no reviewer, and nobody sees what no reviewer released.
 - Each attempt has a turn, a gate and a stream of its own (levada.attempt). The screen is emptied before another one

@@ -1,6 +1,6 @@
 """A turn: bytes of a model's stream in, deltas out, and at the end one verified answer, or why there is none.
 
-Rules this file keeps (design.md 3.2):
+Rules this file keeps (docs/turns.md):
 - FINISHED is entered in `_finish` alone, after every check: no error seen, the dialect's terminal signal or a clean end
   that the dialect accepts, a finish reason for every choice where the dialect asks for it, none of them an error.
 - What the peer does ends in the state; only our caller's mistakes raise.
@@ -71,7 +71,7 @@ class Turn:
 
     `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
     are used unless said otherwise here. `framing`: sse, ndjson or json-array; the dialect's by default, told by the
-    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`:
+    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (docs/turns.md). `think_tags`:
     names of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
     Raises UsageError for a name or setting that makes no sense.
