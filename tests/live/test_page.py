@@ -166,13 +166,15 @@ def within(true: Callable[[], bool], seconds: float = 1.0) -> bool:
     return true()
 
 
-class TestEveryScenario:
-    @pytest.fixture(scope="class")
-    def one(self, browser: Any, hasty: Running) -> Iterator[Visit]:
-        made = Visit(browser, hasty)
-        yield made
-        made.context.close()
+@pytest.fixture
+def one(browser: Any, hasty: Running) -> Iterator[Visit]:
+    """A visit of its own for each scenario."""
+    made = Visit(browser, hasty)
+    yield made
+    made.context.close()
 
+
+class TestEveryScenario:
     @pytest.mark.parametrize("name", SCENARIOS)
     def test_it_is_shown_as_what_it_is(self, one: Visit, name: str) -> None:
         visit = one
