@@ -239,7 +239,7 @@ class Turn:
         if over:
             chunk, rest = chunk[: self._room], chunk[self._room :]
         if self._events is not None:
-            out = self.feed(chunk)
+            out = Turn.feed(self, chunk)  # not an override, which has seen this chunk
         else:
             self._room -= len(chunk)
             out = self._take(chunk) if chunk else []
