@@ -19,7 +19,7 @@ JOBS ?= 2   # processes that run tests
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test load cuts bench fuzz lint wheel clean setup
+.PHONY: help demo test page load cuts bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -59,7 +59,10 @@ demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and 
 
 test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
 	LEVADA_BACKEND=python $(PY) -m pytest -n $(JOBS) tests/turn tests/dialects
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup --ignore tests/live/test_page.py --ignore tests/live/test_load.py
+
+page: $(VENV)/levada.stamp   ## the page in a real Chromium
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup tests/live/test_page.py
 
 load: $(VENV)/levada.stamp   ## 200 paced streams at once through the gateway
 	LEVADA_LOAD=200 $(PY) -m pytest -s tests/live/test_load.py

@@ -215,7 +215,7 @@ cdef class Utf8Decoder:
 
 @cython.final
 @cython.no_gc
-@cython.freelist(64)  # Cython leaves it out in free-threaded builds
+@cython.freelist(256)  # Cython leaves it out in free-threaded builds
 cdef class Event:
     """Event(event='message', data='', id='', retry=None)\n--\n\nOne dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
 
@@ -223,10 +223,10 @@ cdef class Event:
     """
 
     # no_gc: str and int cannot be part of a cycle
-    cdef readonly str event
-    cdef readonly str data
-    cdef readonly str id
-    cdef readonly object retry
+    cdef str event
+    cdef str data
+    cdef str id
+    cdef object retry
 
     def __init__(self, event="message", data="", id="", retry=None):
         for name, value in (("event", event), ("data", data), ("id", id)):
@@ -242,6 +242,12 @@ cdef class Event:
     def json(self):
         """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
         return json.loads(self.data)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
+
+    def __delattr__(self, name):
+        raise AttributeError(f"attribute {name!r} of 'levada.sse.Event' objects is not writable")
 
     def __eq__(self, other):
         if type(other) is not Event:
@@ -262,6 +268,47 @@ cdef class Event:
         from levada._hotpath_py import _event_from_pickle
 
         return _event_from_pickle, (self.event, self.data, self.id, self.retry)
+
+
+# Cython reads `cdef readonly` fields through a function. As slots, such as a class of Python's own has, the interpreter
+# reads them by itself, at a fifth of the cost: the offset is all it needs. A field is never NULL: Cython makes it None.
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <structmember.h>
+
+    static PyMemberDef levada_event_members[] = {
+        {"event", T_OBJECT_EX, 0, READONLY, "event: str"},
+        {"data", T_OBJECT_EX, 0, READONLY, "data: str"},
+        {"id", T_OBJECT_EX, 0, READONLY, "id: str"},
+        {"retry", T_OBJECT_EX, 0, READONLY, "retry: int | None"},
+    };
+
+    static int levada_add_members(PyTypeObject *type, PyMemberDef *members, int count)
+    {
+        for (int i = 0; i < count; i++) {
+            PyObject *member = PyDescr_NewMember(type, &members[i]);
+            if (member == NULL || PyDict_SetItemString(type->tp_dict, members[i].name, member) < 0) {
+                Py_XDECREF(member);
+                return -1;
+            }
+            Py_DECREF(member);
+        }
+        PyType_Modified(type);
+        return 0;
+    }
+
+    #define LEVADA_OFFSET(object, field) ((const char *)&(object)->field - (const char *)(object))
+    #define levada_add_event_members(sample)                                   \
+        (levada_event_members[0].offset = LEVADA_OFFSET(sample, event),        \
+         levada_event_members[1].offset = LEVADA_OFFSET(sample, data),         \
+         levada_event_members[2].offset = LEVADA_OFFSET(sample, id),           \
+         levada_event_members[3].offset = LEVADA_OFFSET(sample, retry),        \
+         levada_add_members(Py_TYPE((PyObject *)sample), levada_event_members, 4))
+    """
+    int levada_add_event_members(Event sample) except -1
+
+levada_add_event_members(Event())
 
 
 cdef inline Kind kind_of(Bytes line, Py_ssize_t size) noexcept:
@@ -338,8 +385,16 @@ cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
     return fault(line, size, kind, 0) < 0
 
 
+cdef enum:
+    PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    LONG = 64 * 1024
+
+
 cdef class TextLog:
-    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
+
+    A block takes in those before it that are no longer than itself, up to LONG characters: so few are held, and each
+    character is moved a bounded number of times.
     """
 
     cdef list _blocks
@@ -362,11 +417,25 @@ cdef class TextLog:
 
     cdef Py_ssize_t add(self, str text) except -1:
         self._pieces.append(text)
-        if len(self._pieces) >= 256:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+        if len(self._pieces) >= PIECES:
+            self._join()
         self._length += len(text)
         return self._length
+
+    cdef int _join(self) except -1:
+        cdef list blocks = self._blocks
+        cdef str block = "".join(self._pieces)
+        cdef Py_ssize_t first = len(blocks)
+        cdef Py_ssize_t size = len(block)
+        while first and len(<str>blocks[first - 1]) <= size and size < LONG:
+            first -= 1
+            size += len(<str>blocks[first])
+        if first < len(blocks):
+            block = "".join(blocks[first:] + [block])
+            del blocks[first:]
+        blocks.append(block)
+        self._pieces = []
+        return 0
 
     def text(self):
         """Return the whole text; joined at the first call after an append, and kept."""
@@ -483,6 +552,8 @@ cdef class Stencil:
         if end - at != self._literal_size[self._holes]:
             return None
         text = to_text(text_begin, text_end - text_begin)
+        if "\ufffd" in text:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if escaped:
             try:
                 text, _ = scanstring(text + '"', 0, True)
@@ -496,6 +567,11 @@ cdef class Stencil:
 # A field line of the open block that came in this chunk, not yet copied. At most this many wait; then all are held.
 cdef enum:
     WAITING = 4
+
+
+# The longest event line whose type is remembered, with its LF.
+cdef enum:
+    TYPE_LINE = 64
 
 
 cdef struct Line:
@@ -539,8 +615,8 @@ cdef class EventParser:
     cdef int _waiting_lines
     # the event type last read, so that a stream of few types makes few strings
     cdef str _type
-    cdef unsigned char _type_bytes[32]
-    cdef Py_ssize_t _type_size
+    cdef unsigned char _type_line[TYPE_LINE]  # as it is mostly written: `event: `, the type, LF
+    cdef Py_ssize_t _type_line_size
 
     def __cinit__(self):
         self._line.begin = self._held.begin = NULL
@@ -568,7 +644,8 @@ cdef class EventParser:
         self._begun = -1
         self._waiting_lines = 0
         self._type = MESSAGE
-        self._type_size = 0
+        memcpy(self._type_line, b"event: message\n", 15)
+        self._type_line_size = 15
 
     def __dealloc__(self):
         buffer_free(&self._line)
@@ -656,6 +733,7 @@ cdef class EventParser:
 
     # What follows is private, in the order in which a chunk meets it.
 
+    @cython.final
     cdef list _take(self, bytes chunk, Mode mode):
         if self._busy:  # from a finalizer, or from another thread: pointers are in use
             raise UsageError("the parser is already taking a chunk; one parser belongs to one stream")
@@ -664,50 +742,81 @@ cdef class EventParser:
         if self._closed is not None:
             raise UsageError("the stream was closed; make a new EventParser for the next one")
         cdef list out = []
+        cdef Bytes begin = <Bytes>PyBytes_AS_STRING(chunk)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(chunk)
+        if self._kind == DATA and self._is_inside_line(begin, size):
+            self._offset += size
+            self._line_size += size
+            buffer_append(&self._line, begin, size)
+            return out
         self._busy = True
         try:
-            self._take_bytes(<Bytes>PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk), mode, out)
-        except BaseException as error:  # not `finally`, which costs as much as reading a short chunk
+            self._take_bytes(begin, size, mode, out)
+        finally:  # and no `except`, which would cost every chunk: _too_large does its work
             self._busy = False
-            self._waiting_lines = 0
-            if type(error) is EventTooLarge:
-                self._spent = error.args
+            self._waiting_lines = 0  # they point into the chunk
+            if self._spent is not None:
                 buffer_free(&self._line)
                 buffer_free(&self._held)
-                error.completed = tuple(out)
-            raise
-        self._busy = False
         return out
 
+    @cython.final
+    cdef inline bint _is_inside_line(self, Bytes begin, Py_ssize_t size) noexcept:
+        """Say whether a chunk that comes while a data line is open neither ends it nor exceeds the limit.
+
+        Such a fragment need only be appended: a data line is held whatever follows, and where one is open, neither a
+        byte order mark nor an LF of a CRLF can come first.
+        """
+        return (
+            self._values + self._line_size + size <= self._limit
+            and memchr(begin, LF, size) is NULL
+            and memchr(begin, CR, size) is NULL
+        )
+
+    @cython.final
     cdef int _take_bytes(self, Bytes base, Py_ssize_t size, Mode mode, list out) except -1:
         """Take a chunk. `base` is its first byte, `offset` the place of `base` in the stream."""
         cdef Bytes at = base
         cdef Bytes end = base + size
+        cdef Bytes data
         cdef Bytes line_end
-        cdef Bytes after
         cdef Bytes next_cr
         cdef Py_ssize_t offset = self._offset
-        cdef Kind kind
         self._offset += size
         if self._bom >= 0 and at < end:
-            at = self._without_bom(at, end, mode)
+            at = self._without_bom(at, end, mode, out)
         if self._skip_lf and at < end:
             self._skip_lf = False
             if at[0] == LF:
                 at += 1
         if at >= end:
             return 0
-        if self._line_size == 0:
-            self._line_begun = offset + (at - base)
         next_cr = <Bytes>memchr(at, CR, end - at)
         if next_cr is NULL:
             next_cr = end
         while at < end:
-            if at[0] == LF and self._line_size == 0:
-                self._blank_line(mode, out)  # the second of two LF, as after nearly every event: no search needed
-                at += 1
-                self._line_begun = offset + (at - base)
-                continue
+            if self._line_size == 0:
+                if self._begun < 0:
+                    # One data line and its blank line, perhaps after the event line of the last type: as most providers
+                    # write every block. Nothing need be kept, and one search finds the end of all of it. What counts
+                    # towards the limit is less than the block's own size.
+                    data = at
+                    if (
+                        at[0] == 101  # e
+                        and next_cr - at > self._type_line_size
+                        and memcmp(at, self._type_line, self._type_line_size) == 0
+                    ):
+                        data = at + self._type_line_size
+                    if next_cr - data > 7 and memcmp(data, b"data: ", 6) == 0:
+                        line_end = <Bytes>memchr(data + 6, LF, next_cr - data - 7)
+                        if line_end is not NULL and line_end[1] == LF and line_end - at <= self._limit:
+                            self._dispatch(MESSAGE if data == at else self._type, data + 6, line_end - data - 6, mode, out)
+                            at = line_end + 2
+                            continue
+                elif at[0] == LF:
+                    self._blank_line(mode, out)  # the second of two LF, as after nearly every block: no search needed
+                    at += 1
+                    continue
             # one search for CR serves until that CR is reached; LF is looked for up to it
             line_end = <Bytes>memchr(at, LF, next_cr - at)
             if line_end is NULL:
@@ -716,20 +825,6 @@ cdef class EventParser:
                     break
             if self._line_size:
                 self._end_open_line(at, line_end - at, mode, out)
-            elif self._begun < 0 and line_end + 1 < end and line_end[1] == LF and self._is_whole_event(at, line_end):
-                # one data line and its blank line, as most providers write every event: nothing need be kept
-                self._dispatch(MESSAGE, at + 6, line_end - at - 6, mode, out)
-                at = line_end + 2
-                self._line_begun = offset + (at - base)
-                continue
-            elif (
-                self._begun < 0
-                and at[0] == 101  # e
-                and (after := self._take_named_event(at, line_end, next_cr, mode, out)) is not NULL
-            ):
-                at = after
-                self._line_begun = offset + (at - base)
-                continue
             elif line_end == at:
                 self._blank_line(mode, out)
             else:
@@ -743,45 +838,15 @@ cdef class EventParser:
                 next_cr = <Bytes>memchr(at, CR, end - at)
                 if next_cr is NULL:
                     next_cr = end
-            self._line_begun = offset + (at - base)
-        self._hold_waiting()
+        if self._waiting_lines or self._line_size == 0:
+            self._hold_waiting()
         if at < end:
-            self._take_rest(at, end - at, mode)
+            if self._line_size == 0:
+                self._line_begun = offset + (at - base)
+            self._take_rest(at, end - at, mode, out)
         return 0
 
-    cdef inline bint _is_whole_event(self, Bytes line, Bytes line_end) noexcept:
-        """Say whether a line is `data: ` and more, ends in LF, and is within the limit."""
-        return (
-            line_end - line >= 6
-            and memcmp(line, b"data: ", 6) == 0
-            and line_end[0] == LF
-            and line_end - line <= self._limit
-        )
-
-    cdef Bytes _take_named_event(self, Bytes line, Bytes line_end, Bytes stop, Mode mode, list out) except? NULL:
-        """Take an `event: ` line with its one `data: ` line and blank line, as providers write named events.
-
-        Returns what follows; NULL, having done nothing, where it is anything else, or above the limit. `stop` is the
-        next CR or the end of the chunk: no byte from there on is read.
-        """
-        cdef Bytes data = line_end + 1
-        cdef Bytes data_end
-        if (
-            line_end == stop
-            or line_end - line < 7
-            or memcmp(line, b"event: ", 7) != 0
-            or stop - data < 8
-            or memcmp(data, b"data: ", 6) != 0
-        ):
-            return NULL
-        data_end = <Bytes>memchr(data + 6, LF, stop - data - 6)
-        if data_end is NULL or data_end + 1 >= stop or data_end[1] != LF:
-            return NULL
-        if line_end - line > self._limit or line_end - line - 6 + (data_end - data) > self._limit:
-            return NULL
-        self._dispatch(self._type_of(line + 7, line_end - line - 7), data + 6, data_end - data - 6, mode, out)
-        return data_end + 2
-
+    @cython.final
     cdef inline int _dispatch(self, str type_, Bytes data, Py_ssize_t size, Mode mode, list out) except -1:
         """Hand out an event of this type and data, with the last event ID in force and the block's own retry."""
         cdef Event event
@@ -796,7 +861,8 @@ cdef class EventParser:
         out.append(event)
         return 0
 
-    cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode) except NULL:
+    @cython.final
+    cdef Bytes _without_bom(self, Bytes at, Bytes end, Mode mode, list out) except NULL:
         """Drop one byte order mark at the start of the stream, in whatever pieces it comes."""
         cdef Bytes bom = b"\xef\xbb\xbf"
         cdef int known = self._bom
@@ -809,10 +875,11 @@ cdef class EventParser:
             # it was none: the bytes that looked like it are the beginning of a line
             if self._bom:
                 self._line_begun = 0
-                self._take_rest(bom, self._bom, mode)
+                self._take_rest(bom, self._bom, mode, out)
             self._bom = -1
         return at
 
+    @cython.final
     cdef int _take_line(
         self, Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t begun, Mode mode, list out
     ) except -1:
@@ -821,7 +888,7 @@ cdef class EventParser:
         if kind >= ID:
             if kind == COMMENT or kind == STRAY:
                 if (mode == ALL or (mode == FRAMES and kind == STRAY)) and self._values + size > self._limit:
-                    raise self._too_large(begun)
+                    raise self._too_large(begun, out)
                 if kind == STRAY:
                     self._ignored_lines += 1
                     if mode != EVENTS:
@@ -833,7 +900,7 @@ cdef class EventParser:
                 return 0
             bad = fault(line, size, kind, 0)
         if self._values + (size if bad < 0 else bad) > self._limit:
-            raise self._too_large(begun)
+            raise self._too_large(begun, out)
         start = value_start(line, size, name_size_of(kind))
         if bad >= 0 or (kind == RETRY and start == size):
             self._ignored_lines += 1
@@ -849,6 +916,7 @@ cdef class EventParser:
             self._begun = begun
         return 0
 
+    @cython.final
     cdef int _end_open_line(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Take the last bytes of the open line, of which former chunks brought the beginning."""
         cdef Py_ssize_t begun = self._line_begun
@@ -867,6 +935,7 @@ cdef class EventParser:
         )
         return 0
 
+    @cython.final
     cdef int _hold_waiting(self) except -1:
         """Copy the waiting field lines of the open block, because their chunk ends, or they are many."""
         cdef int i
@@ -879,18 +948,21 @@ cdef class EventParser:
             buffer_clear(&self._line)  # nothing points into it any more
         return 0
 
+    @cython.final
     cdef str _type_of(self, Bytes begin, Py_ssize_t size):
         if size == 0:
             return MESSAGE
-        if size == self._type_size and memcmp(begin, self._type_bytes, size) == 0:
+        if size + 8 == self._type_line_size and memcmp(begin, self._type_line + 7, size) == 0:
             return self._type
         cdef str text = to_text(begin, size)
-        if size <= 32:
-            memcpy(self._type_bytes, begin, size)
-            self._type_size = size
+        if size + 8 <= TYPE_LINE:
+            memcpy(self._type_line + 7, begin, size)
+            self._type_line[size + 7] = LF
+            self._type_line_size = size + 8
             self._type = text
         return text
 
+    @cython.final
     cdef int _blank_line(self, Mode mode, list out) except -1:
         """Dispatch the event, if the block has data, and begin a new block."""
         cdef Line* line
@@ -930,6 +1002,7 @@ cdef class EventParser:
         self._begun = -1
         return 0
 
+    @cython.final
     cdef object _frame(self, str type_, Bytes data, Py_ssize_t size):
         cdef Stencil stencil
         if self._stencils is not None:
@@ -942,6 +1015,7 @@ cdef class EventParser:
             self._stencils = None
         return type_, PyBytes_FromStringAndSize(<const char*>data, size)
 
+    @cython.final
     cdef str _read_held(self, Py_ssize_t* size):
         """Return the type of the held block and set the last event ID; its data is then the first `size` bytes held.
 
@@ -978,7 +1052,8 @@ cdef class EventParser:
         size[0] = write - self._held.begin if has_data else -1
         return type_
 
-    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode) except -1:
+    @cython.final
+    cdef int _take_rest(self, Bytes rest, Py_ssize_t size, Mode mode, list out) except -1:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
@@ -1003,15 +1078,21 @@ cdef class EventParser:
         elif self._kind == ID or self._kind == RETRY:
             ignored = fault(self._line.begin, self._line_size, self._kind, known)
         if self._values + (self._line_size if ignored < 0 else ignored) > self._limit:
-            raise self._too_large(self._line_begun)
+            raise self._too_large(self._line_begun, out)
         if ignored >= 0:
             buffer_clear(&self._line)
             self._dropping = True
         return 0
 
-    cdef object _too_large(self, Py_ssize_t line_begun):
-        return EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
+    @cython.final
+    cdef object _too_large(self, Py_ssize_t line_begun, list out):
+        """Return the error that ends the parser; the call that raises it frees what is held."""
+        error = EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else line_begun)
+        error.completed = tuple(out)
+        self._spent = error.args
+        return error
 
+    @cython.final
     cdef object _remainder(self):
         cdef list lines = []
         cdef list data = []

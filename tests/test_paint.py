@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import selectors
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levada import PaintClock, Painter, ThreadPainter, UsageError
+from tests.turned import run
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases/cases.jsonl").read_text().splitlines()]
 OURS = [case for case in CASES if case["layer"] == "paint"]
@@ -176,33 +176,6 @@ class TestLaw:
         assert paints[-1] == expect["last_paint"]
         gaps = [b - a for a, b in pairwise(provisional)]
         assert min(gaps) >= expect["min_gap_ms_provisional"]
-
-
-class _Turned(selectors.SelectSelector):
-    """A selector that turns its loop's clock instead of waiting."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "nothing would ever happen again"
-        self.now += timeout
-        return super().select(0)
-
-
-class _TurnedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes at once. What happens at one moment happens at exactly that time."""
-
-    def __init__(self) -> None:
-        self._turned = _Turned()
-        super().__init__(self._turned)
-
-    def time(self) -> float:
-        return self._turned.now
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=_TurnedLoop) as runner:
-        runner.run(main)
 
 
 def now_ms() -> int:

@@ -12,14 +12,16 @@ import pytest
 import levada
 
 NAMES = [
-    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice", "Citation",
-    "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser", "EventTooLarge", "Finish",
-    "FinishedTurn", "Gate", "HoldGate", "JsonArray", "JsonLines", "LevadaError", "MalformedPayload", "NotFinished",
-    "Opaque", "OpenGate", "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError", "ProviderError",
-    "Reference", "Remainder", "Review", "Sentence", "SentenceGate", "State", "Stray", "StreamError", "TextDelta",
-    "TextReplaced", "ThreadPainter", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError", "TransportRewound",
-    "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate", "Utf8Decoder",
-    "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json", "iter_events",
+    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice",
+    "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
+    "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
+    "LevadaError", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock",
+    "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder", "Retry", "Review",
+    "RunRecord", "Sentence", "SentenceGate", "State", "StopButton", "Stray", "StreamError", "TextDelta",
+    "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError",
+    "TransportRewound", "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate",
+    "Utf8Decoder", "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json",
+    "iter_events", "run_turn", "run_turn_sync",
 ]  # fmt: skip
 
 

@@ -67,8 +67,12 @@ if TYPE_CHECKING:
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
+    from levada.retry import Retry
     from levada.review import AsyncReview, Review
+    from levada.run import StopButton, run_turn, run_turn_sync
+    from levada.timeouts import Timeouts
     from levada.turn import Turn
 
     __version__: str
@@ -96,6 +100,7 @@ __all__ = [
     "FinishedTurn",
     "Gate",
     "HoldGate",
+    "Incomplete",
     "JsonArray",
     "JsonLines",
     "LevadaError",
@@ -103,6 +108,7 @@ __all__ = [
     "NotFinished",
     "Opaque",
     "OpenGate",
+    "Outcome",
     "PaintClock",
     "Painter",
     "Part",
@@ -111,15 +117,19 @@ __all__ = [
     "ProviderError",
     "Reference",
     "Remainder",
+    "Retry",
     "Review",
+    "RunRecord",
     "Sentence",
     "SentenceGate",
     "State",
+    "StopButton",
     "Stray",
     "StreamError",
     "TextDelta",
     "TextReplaced",
     "ThreadPainter",
+    "Timeouts",
     "TooLarge",
     "ToolCall",
     "ToolCallDelta",
@@ -140,6 +150,8 @@ __all__ = [
     "encode_event",
     "encode_json",
     "iter_events",
+    "run_turn",
+    "run_turn_sync",
 ]
 
 # What stands on msgspec: name -> module.
@@ -169,8 +181,12 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
+    "Retry": "levada.retry",
     **dict.fromkeys(("AsyncReview", "Review"), "levada.review"),
+    **dict.fromkeys(("StopButton", "run_turn", "run_turn_sync"), "levada.run"),
+    "Timeouts": "levada.timeouts",
     "Turn": "levada.turn",
 }
 

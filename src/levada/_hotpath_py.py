@@ -1,5 +1,7 @@
 """The reference twin of the hot path, in plain Python: read this file to learn the rules.
 
+The rules of event streams are in `_take_by_rules` and what it calls; `_take_usual` is a quick way to the same answer.
+
 `ext/_hotpath_c.pyx` is its compiled twin. Both give equal results, raise equal errors and keep equal state;
 `tests/test_parity.py` holds them to it. A rule changed here is changed there in the same commit.
 
@@ -29,12 +31,19 @@ _INT_DIGITS: Final = 600  # int() never refuses so few, whatever the process-wid
 _MANY_PIECES: Final = 64  # of an open line, kept apart; an event of a model stream has a few
 
 _BOM: Final = codecs.BOM_UTF8
+# As ints: `b"\r" in chunk` first tries to read b"\r" as a number and makes an error of that, eight times as slow.
+_LF: Final = 10
+_CR: Final = 13
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 # What an open line will be, known as early as its first bytes allow.
 _UNDECIDED, _FIELD, _ID, _RETRY, _COMMENT, _STRAY = range(6)
 _KINDS: Final = {b"data": _FIELD, b"event": _FIELD, b"id": _ID, b"retry": _RETRY}
 _BEGINNINGS: Final = frozenset(name[:end] for name in _KINDS for end in range(1, len(name) + 1))
+
+# What stands before the data in a block as most providers write every one: `data: `, or an event type and `data: `.
+# Short and ASCII, so that it is cheap to keep and equal as bytes and as text.
+_SHAPE: Final = re.compile(rb"(?:event: ([\x20-\x7e]{0,64})\n)?data: ")
 
 # What is handed out: events; all (with comments and strays); or frames (see _feed_frames), with strays.
 _EVENTS, _ALL, _FRAMES = range(3)
@@ -135,10 +144,10 @@ class Event:
                 raise TypeError(f"{name} must be str, not {type(value).__name__}")
         if retry is not None and type(retry) is not int:
             raise TypeError(f"retry must be int or None, not {type(retry).__name__}")
-        _set_event(self, event)
-        _set_data(self, data)
-        _set_id(self, id)
-        _set_retry(self, retry)
+        object.__setattr__(self, "event", event)
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "retry", retry)
 
     def __init_subclass__(cls) -> NoReturn:
         raise TypeError("type 'levada.sse.Event' is not an acceptable base type")
@@ -171,9 +180,28 @@ class Event:
         return _event_from_pickle, (self.event, self.data, self.id, self.retry)
 
 
-# The slots' own setters: Event refuses ordinary assignment, and these are quicker than object.__setattr__.
-_set_event, _set_data, _set_id, _set_retry = (vars(Event)[name].__set__ for name in ("event", "data", "id", "retry"))
-_new_event = Event.__new__
+class _Draft:
+    """An event that is being made: it has Event's slots but not its refusal, and becomes an Event when all are set.
+
+    Less than half of what __init__ costs, or the slots' own setters: the interpreter writes a plain slot by itself.
+    """
+
+    __slots__ = Event.__slots__
+
+    event: str
+    data: str
+    id: str
+    retry: int | None
+
+
+def _new_event(event: str, data: str, id: str, retry: int | None) -> Event:
+    draft = _Draft()
+    draft.event = event
+    draft.data = data
+    draft.id = id
+    draft.retry = retry
+    draft.__class__ = Event  # type: ignore[assignment]
+    return draft  # type: ignore[return-value]
 
 
 def _event_from_pickle(event: str, data: str, id: str, retry: int | None) -> Any:
@@ -238,11 +266,16 @@ def _size_while_open(line: bytes, mode: int) -> int:
 
 
 class TextLog:
-    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once."""
+    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
+
+    A block takes in those before it that are no longer than itself, up to _LONG characters: so few are held, and each
+    character is moved a bounded number of times.
+    """
 
     __slots__ = ("_blocks", "_length", "_pieces")
 
-    _PIECES = 256  # joined at this many: large enough to be rare, small enough that the pieces' own weight stays small
+    _PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    _LONG = 64 * 1024
 
     def __init__(self) -> None:
         self._blocks: list[str] = []
@@ -258,10 +291,20 @@ class TextLog:
         """Append; return the new length."""
         self._pieces.append(text)
         if len(self._pieces) >= self._PIECES:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+            self._join()
         self._length += len(text)
         return self._length
+
+    def _join(self) -> None:
+        blocks = self._blocks
+        block = "".join(self._pieces)
+        first = len(blocks)
+        size = len(block)
+        while first and len(blocks[first - 1]) <= size and size < self._LONG:
+            first -= 1
+            size += len(blocks[first])
+        blocks[first:] = ["".join([*blocks[first:], block])]
+        self._pieces = []
 
     def text(self) -> str:
         """Return the whole text; joined at the first call after an append, and kept."""
@@ -340,6 +383,8 @@ class Stencil:
         if at != len(data):
             return None
         decoded = text.decode("utf-8", "replace")
+        if "\ufffd" in decoded:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if b"\\" in text:
             try:
                 decoded, _ = scanstring(decoded + '"', 0, True)
@@ -358,6 +403,14 @@ class Stencil:
         return make(text, channel, choice, block, kind, self.log, self.log.append(text))
 
 
+def _gather(pieces: list[bytes | bytearray]) -> None:
+    """Put many pieces into the first: as small objects they take many times their size. Amortised linear."""
+    first = pieces[0]
+    gathered = first if isinstance(first, bytearray) else bytearray(first)
+    gathered += b"".join(pieces[1:])
+    pieces[:] = [gathered]
+
+
 class EventParser:
     """An event stream, cut anywhere, to events. One parser belongs to one stream.
 
@@ -368,6 +421,8 @@ class EventParser:
 
     __slots__ = (
         "_begun",
+        "_block",
+        "_block_size",
         "_bom",
         "_closed",
         "_dropping",
@@ -375,6 +430,7 @@ class EventParser:
         "_held",
         "_id",
         "_ignored_lines",
+        "_in_data",
         "_kind",
         "_last_event_id",
         "_limit",
@@ -384,10 +440,15 @@ class EventParser:
         "_offset",
         "_retry",
         "_retry_of_block",
+        "_shape",
+        "_shape_between",
+        "_shape_size",
+        "_shape_type",
         "_skip_lf",
         "_spent",
         "_stencils",
         "_unsettled",
+        "_usual",
         "_values",
     )
 
@@ -399,13 +460,22 @@ class EventParser:
         self._retry: int | None = None
         self._ignored_lines = 0
         # where we are
-        self._offset = 0  # bytes of the stream before this chunk
+        self._offset = 0  # bytes of the stream before what comes next here, or before `_block`
         self._unsettled = True  # one of the four that follow asks for attention before the next chunk
         self._bom: bytes | None = b""  # the beginning of a possible byte order mark; None once that is decided
         self._skip_lf = False  # the last chunk ended in CR: an LF that comes first belongs to it
         self._spent: tuple[Any, ...] | None = None
         self._closed: Remainder | None = None
         self._stencils: list[Stencil] = []
+        # the quick way for blocks of the usual shape (see _take_usual)
+        self._usual = True  # no line and no block is open by the rules: the quick way may be tried
+        self._block: list[bytes | bytearray] = []  # the open block, as it came, in pieces: of the shape so far
+        self._block_size = 0
+        self._in_data = False  # its data line has begun and has not ended
+        self._shape = b"data: "  # what stood before the data in the last block
+        self._shape_size = 6
+        self._shape_type = "message"
+        self._shape_between = "\n\ndata: "  # what stands between the data of two such blocks
         # the open line, in pieces, so that a long one is joined once
         self._line: list[bytes | bytearray] = []
         self._line_size = 0
@@ -471,6 +541,7 @@ class EventParser:
 
     def _close_frames(self) -> tuple[Remainder, Stray | None]:
         """Do as `close` does, and return the unterminated line too where it is no known field."""
+        self._leave_usual()
         line = b"".join(self._line)
         name = line.partition(b":")[0]
         stray = Stray(line.decode("utf-8", "replace")) if name and name not in _KINDS else None
@@ -484,6 +555,7 @@ class EventParser:
         if self._spent is not None:
             raise EventTooLarge(*self._spent)
         if self._closed is None:
+            self._leave_usual()
             self._closed = self._remainder()
             self._unsettled = True
             self._line, self._held = [], bytearray()
@@ -492,17 +564,132 @@ class EventParser:
     # What follows is private, in the order in which a chunk meets it.
 
     def _take(self, chunk: bytes, mode: int) -> list[Any]:
+        if self._in_data and chunk and _LF not in chunk and _CR not in chunk:
+            # a fragment inside the data line of a block of the usual shape: see _take_usual
+            size = self._block_size + len(chunk)
+            if size <= self._limit:
+                pieces = self._block
+                pieces.append(chunk)
+                if len(pieces) > _MANY_PIECES:
+                    _gather(pieces)
+                self._block_size = size
+                return []
+        if self._unsettled:
+            chunk = self._settle(chunk)
+        out: list[Any] = []
+        if not self._usual:
+            # the rules go on to the end of the open block, where there is one; what follows may be of the usual shape
+            end = chunk.find(b"\n\n") + 2
+            if end >= 2:
+                self._take_by_rules(chunk[:end], mode, out)
+                chunk = chunk[end:]
+        if chunk and self._usual:
+            chunk = self._take_usual(chunk, mode, out)
+        if chunk:
+            self._take_by_rules(chunk, mode, out)
+        return out
+
+    def _settle(self, chunk: bytes) -> bytes:
+        """Deal with what is rare: a parser that has ended, the start of the stream, an LF that ends a CRLF."""
+        if self._spent is not None:
+            raise EventTooLarge(*self._spent)
+        if self._closed is not None:
+            raise UsageError("the stream was closed; make a new EventParser for the next one")
+        if self._bom is not None:
+            # drop one byte order mark, in whatever pieces it comes
+            chunk = self._bom + chunk
+            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+                self._bom = chunk  # it may yet become one; no line can end inside it, so nothing comes late
+                return b""
+            self._bom = None
+            if chunk.startswith(_BOM):
+                self._offset, chunk = len(_BOM), chunk[len(_BOM) :]
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            if chunk.startswith(b"\n"):
+                self._offset, chunk = self._offset + 1, chunk[1:]
+        self._unsettled = self._skip_lf
+        return chunk
+
+    def _take_usual(self, chunk: bytes, mode: int, out: list[Any]) -> bytes:
+        """Take what has the shape of the last block, whole blocks at a time; return what is left to the rules.
+
+        It saves the work per line: one search parts the blocks, one call decodes them all, and a fragment inside a
+        data line is only kept. Equal to the rules, because
+        - no CR is here, so that a line ends at LF and a block at the first LF LF;
+        - blocks count only where all between the shapes is free of LF: that is one data line, as the rules read it;
+        - no byte of a character is LF, also where it is malformed: parting and decoding may change places;
+        - an open block is kept as it came, where it is but known fields that change nothing before their blank line;
+          what does not go on in this way is left to the rules from its first byte, and no cut changes their answer;
+        - all that is kept is within the limit with this chunk, so that nothing here is too large.
+        """
+        if self._block:
+            chunk = self._pop_block() + chunk
+        if _CR in chunk or len(chunk) > self._limit:
+            return chunk
+        shape, shape_size = self._shape, self._shape_size
+        if chunk[:shape_size] != shape[: len(chunk)]:
+            found = _SHAPE.match(chunk)
+            if found is None:
+                return chunk
+            shape, shape_size = self._shape, self._shape_size = found[0], found.end()
+            self._shape_type = (found[1] or b"message").decode()
+            self._shape_between = "\n\n" + shape.decode()
+        end = chunk.rfind(b"\n\n")
+        if end >= 0:
+            before = len(out)
+            event_type = self._shape_type
+            if mode == _FRAMES:
+                for data in chunk[shape_size:end].split(b"\n\n" + shape):
+                    if _LF in data:
+                        return self._after_blocks(len(out) - before, chunk)
+                    out.append(self._frame(event_type, data))
+            else:
+                last_event_id = self._last_event_id
+                for text in chunk[shape_size:end].decode("utf-8", "replace").split(self._shape_between):
+                    if "\n" in text:
+                        return self._after_blocks(len(out) - before, chunk)
+                    out.append(_new_event(event_type, text, last_event_id, None))
+            self._offset += end + 2
+            chunk = chunk[end + 2 :]
+            if not chunk:
+                return b""
+            if chunk[:shape_size] != shape[: len(chunk)]:
+                return chunk
+        line_end = chunk.find(b"\n", shape_size)
+        if 0 <= line_end < len(chunk) - 1:
+            return chunk
+        self._block.append(chunk)
+        self._block_size = len(chunk)
+        self._in_data = line_end < 0 and len(chunk) >= shape_size
+        return b""
+
+    def _after_blocks(self, count: int, chunk: bytes) -> bytes:
+        """Return what follows the first `count` blocks of the usual shape."""
+        left = self._shape + chunk[self._shape_size :].split(b"\n\n" + self._shape, count)[-1]
+        self._offset += len(chunk) - len(left)
+        return left
+
+    def _pop_block(self) -> bytes:
+        block = b"".join(self._block)
+        self._block, self._block_size, self._in_data = [], 0, False
+        return block
+
+    def _leave_usual(self) -> None:
+        """Hold by the rules what the quick way kept."""
+        if self._block:
+            self._take_by_rules(self._pop_block(), _EVENTS, [])
+
+    def _take_by_rules(self, chunk: bytes, mode: int, out: list[Any]) -> None:
+        """Take a chunk line by line."""
         begun = self._offset
         self._offset = begun + len(chunk)
-        if self._unsettled:
-            begun, chunk = self._settle(begun, chunk)
-        if b"\r" in chunk:
+        if _CR in chunk:
             self._unsettled = self._skip_lf = chunk.endswith(b"\r")
             lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         else:
             lines = chunk.split(b"\n")
         rest = lines.pop()
-        out: list[Any] = []
         if not self._line_size:
             self._line_begun = begun
         try:
@@ -517,30 +704,7 @@ class EventParser:
             self._line, self._held = [], bytearray()
             error.completed = tuple(out)
             raise
-        return out
-
-    def _settle(self, begun: int, chunk: bytes) -> tuple[int, bytes]:
-        """Deal with what is rare: a parser that has ended, the start of the stream, an LF that ends a CRLF."""
-        if self._spent is not None:
-            raise EventTooLarge(*self._spent)
-        if self._closed is not None:
-            raise UsageError("the stream was closed; make a new EventParser for the next one")
-        if self._bom is not None:
-            # drop one byte order mark, in whatever pieces it comes
-            begun -= len(self._bom)
-            chunk = self._bom + chunk
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-                self._bom = chunk  # it may yet become one; no line can end inside it, so nothing comes late
-                return begun, b""
-            self._bom = None
-            if chunk.startswith(_BOM):
-                begun, chunk = begun + len(_BOM), chunk[len(_BOM) :]
-        if self._skip_lf and chunk:
-            self._skip_lf = False
-            if chunk.startswith(b"\n"):
-                begun, chunk = begun + 1, chunk[1:]
-        self._unsettled = self._skip_lf
-        return begun, chunk
+        self._usual = not self._line_size and self._begun < 0
 
     def _take_lines(
         self, lines: list[bytes], begun: int, chunk: bytes, rest_size: int, mode: int, out: list[Any]
@@ -583,12 +747,8 @@ class EventParser:
                     data = []
                 elif data:
                     text = (data[0] if len(data) == 1 else b"\n".join(data)).decode("utf-8", "replace")
-                    event = _new_event(Event)
-                    _set_event(event, event_type.decode("utf-8", "replace") if event_type else "message")
-                    _set_data(event, text)
-                    _set_id(event, last_event_id)
-                    _set_retry(event, retry_of_block)
-                    out.append(event)
+                    type_text = event_type.decode("utf-8", "replace") or "message"
+                    out.append(_new_event(type_text, text, last_event_id, retry_of_block))
                     data = []
                 event_type, retry_of_block = b"", None
                 self._values, self._begun = 0, -1
@@ -676,10 +836,7 @@ class EventParser:
         line = self._line
         line.append(rest)
         if len(line) > _MANY_PIECES:
-            # many small objects take many times their size; the first piece gathers them, in amortised linear time
-            line[0] = gathered = bytearray(line[0]) if type(line[0]) is bytes else line[0]
-            gathered += b"".join(line[1:])
-            del line[1:]
+            _gather(line)
         kind = self._kind
         if kind == _UNDECIDED:
             kind = self._kind = _kind_of_beginning(b"".join(line))

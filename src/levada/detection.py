@@ -5,10 +5,10 @@ Rules this file keeps:
 - A rule fires on what was seen to be there, never on what is not there yet: so a beginning of a stream gives None or
   what the whole of it gives. The exceptions (error objects) look at documents whose end was seen.
 - The keys decide, never text that a model wrote.
-- A profile is named only by marks that no other server of providers.md 6.2 makes. It is a hint for reading: what was
-  only detected must not loosen what finishes a turn (design.md 3.2); `Detected.habits` sees to that.
+- A profile is named only by marks that no other server of docs/dialects.md makes. It is a hint for reading: what was
+  only detected must not loosen what finishes a turn (docs/turns.md); `Detected.habits` sees to that.
 
-Sources: providers.md 2, 3, 5 and 6, and the recorded streams, read 2026-11-30.
+Sources: providers' documentation and SDKs, and recorded streams, read 2026-11-30.
 """
 
 from __future__ import annotations

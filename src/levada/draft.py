@@ -15,12 +15,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from levada._backend import hotpath
 from levada.deltas import (
+    CHANNELS,
     Anomalies,
     Anomaly,
     Choice,
@@ -47,7 +48,34 @@ else:
 
 _T = TypeVar("_T")
 
+MOST_USAGE_KEYS: Final = 256  # in one object; providers send some twenty
 FIRST_ANOMALIES: Final = 100  # kept with their places; the others are counted
+
+# Stand for a list and a dict in which nothing is yet: thousands of turns may be alive, and most need few of them.
+_NONE: Final[Any] = ()
+_EMPTY: Final[Any] = MappingProxyType({})
+
+
+class _ByChannel(Generic[_T]):
+    """A dict of the three channels, at a quarter of a dict's size."""
+
+    __slots__ = CHANNELS
+
+    def __init__(self) -> None:
+        for channel in CHANNELS:
+            setattr(self, channel, None)
+
+    def get(self, channel: str) -> _T | None:
+        found: _T | None = getattr(self, channel)
+        return found
+
+    def __setitem__(self, channel: str, value: _T) -> None:
+        setattr(self, channel, value)
+
+    def pop(self, channel: str) -> _T | None:
+        found = self.get(channel)
+        setattr(self, channel, None)
+        return found
 
 
 class _Part:
@@ -90,19 +118,47 @@ class Tool:
 class _Choice:
     """One answer candidate that grows."""
 
-    __slots__ = ("current", "finish", "index", "known", "logs", "splitter")
+    __slots__ = ("current", "finish", "index", "known", "logs", "splitter", "went_on")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish: str | None = None  # the native word
-        self.logs: dict[str, TextLog] = {}
-        self.current: dict[str, _Part] = {}  # by channel, the part that grows
-        self.known: dict[tuple[str, int, str | None], _Part] = {}  # by channel, block and kind, the last such text part
+        self.went_on = False  # text or a call came after it
+        self.logs: _ByChannel[TextLog] = _ByChannel()
+        self.current: _ByChannel[_Part] = _ByChannel()  # the part that grows
+        self.known: dict[tuple[str, int, str | None], _Part] = _EMPTY  # by channel, block, kind: the last part
         self.splitter: ThinkSplitter | None = None
 
 
 class Draft:
     """Everything a turn knows before it ends."""
+
+    __slots__ = (
+        "_anomaly_counts",
+        "_first_anomalies",
+        "_namesakes",
+        "choices",
+        "citations",
+        "effects",
+        "error",
+        "event_number",
+        "id",
+        "max_choices",
+        "max_tool_calls",
+        "model",
+        "only_text",
+        "out",
+        "parts",
+        "provider",
+        "raw_usage",
+        "references",
+        "refused",
+        "terminal",
+        "text_mode",
+        "think_tags",
+        "tools",
+        "usage",
+    )
 
     def __init__(
         self,
@@ -126,18 +182,18 @@ class Draft:
         self.model: str | None = None
         self.choices: dict[int, _Choice] = {}
         self.parts: list[_Part] = []
-        self.tools: list[Tool] = []
-        self.citations: list[Citation] = []
-        self.references: list[Reference] = []
-        self._namesakes: dict[tuple[int, str], list[Reference]] = {}  # the same, by choice and id
-        self.raw_usage: dict[str, Any] = {}
+        self.tools: list[Tool] = _NONE
+        self.citations: list[Citation] = _NONE
+        self.references: list[Reference] = _NONE
+        self.raw_usage: dict[str, Any] = _EMPTY
+        self._namesakes: dict[tuple[int, str], list[Reference]] = _EMPTY  # the references, by choice and id
         self.usage: Usage | None = None
         self.error: TurnError | None = None
         self.terminal = False  # the dialect's terminal signal came
         self.refused = False
         # anomalies
-        self._anomaly_counts: dict[str, int] = {}
-        self._first_anomalies: list[Anomaly] = []
+        self._anomaly_counts: dict[str, int] = _EMPTY
+        self._first_anomalies: list[Anomaly] = _NONE
         # how many effects this event had, and its text where that was the only one
         self.effects = 0
         self.only_text: TextDelta | None = None
@@ -149,6 +205,11 @@ class Draft:
         self.out = out
         self.event_number += 1
         self.effects = 0
+        self.only_text = None
+
+    def end_events(self) -> None:
+        """Let go of what only an event being taken needs."""
+        self.out = _NONE
         self.only_text = None
 
     def touch(self) -> None:
@@ -163,6 +224,8 @@ class Draft:
     def anomaly(self, name: str, path: str = "") -> None:
         """Count something odd that loses nothing. `name` is one of the words in docs/turns.md; `path` says where."""
         self.effects += 1
+        if not self._anomaly_counts:
+            self._anomaly_counts, self._first_anomalies = {}, []
         self._anomaly_counts[name] = self._anomaly_counts.get(name, 0) + 1
         if len(self._first_anomalies) < FIRST_ANOMALIES:
             self._first_anomalies.append(Anomaly(name, self.event_number, path))
@@ -237,6 +300,8 @@ class Draft:
             self.replace(text, channel, choice, block, "changed_prefix")
 
     def _append(self, text: str, channel: str, candidate: _Choice, block: int, kind: str | None) -> None:
+        if candidate.finish is not None:
+            candidate.went_on = True
         log = candidate.logs.get(channel)
         if log is None:
             log = candidate.logs[channel] = TextLog()
@@ -262,7 +327,12 @@ class Draft:
             part = _Part("text" if channel == "answer" else channel, candidate.index, block)
             part.channel, part.kind, part.model, part.log = channel, kind, self.model, log
             self.parts.append(part)
-            candidate.known[channel, block, kind] = part
+            if former is not None or candidate.known:
+                if candidate.known is _EMPTY:  # most candidates have one part of a channel, and need no dict
+                    candidate.known = {}
+                if former is not None:
+                    candidate.known.setdefault((channel, former.block, former.kind), former)
+                candidate.known[channel, block, kind] = part
         part.stretches.append([log.length, -1])
         candidate.current[channel] = part
         return part
@@ -270,7 +340,7 @@ class Draft:
     def end_part(self, channel: str, choice: int = 0) -> None:
         """End the part that grows: text that follows begins a new one, also in the same block."""
         candidate = self.choice(choice)
-        part = candidate.current.pop(channel, None)
+        part = candidate.current.pop(channel)
         if part is not None and part.log is not None:
             part.stretches[-1][1] = part.log.length
             self.effects += 1
@@ -286,7 +356,7 @@ class Draft:
         log = candidate.logs[channel] = TextLog()
         if channel == "answer" and candidate.splitter is not None:
             candidate.splitter = ThinkSplitter(self.think_tags)
-        candidate.current.pop(channel, None)
+        candidate.current.pop(channel)
         place = next((n for n, part in enumerate(self.parts) if part.log is former is not None), len(self.parts))
         self.parts = [part for part in self.parts if former is None or part.log is not former]
         candidate.known = {key: part for key, part in candidate.known.items() if part.log is not former}
@@ -298,7 +368,9 @@ class Draft:
             part.channel, part.model, part.log = channel, self.model, log
             part.stretches.append([0, -1])
             self.parts.insert(place, part)
-            candidate.current[channel] = candidate.known[channel, block, None] = part
+            candidate.current[channel] = part
+            if candidate.known is not _EMPTY:
+                candidate.known[channel, block, None] = part
             log.append(text)
         self.out.append(TextReplaced(text, channel, choice, block, reason))
 
@@ -349,6 +421,11 @@ class Draft:
                     block = part.block if part is not None else 0
                     self._append(piece, "reasoning" if inside else "answer", candidate, block, None)
 
+    @property
+    def went_on(self) -> bool:
+        """Whether a candidate went on after its finish reason, and named none after that."""
+        return any(candidate.went_on for candidate in self.choices.values())
+
     def channel_text(self, channel: str, choice: int = 0) -> str:
         """Return a channel's text so far; "" where nothing came."""
         candidate = self.choices.get(choice)
@@ -383,6 +460,7 @@ class Draft:
                 error=TooLarge,
             )
             return tool
+        self.tools = self.tools or []
         self.tools.append(tool)
         part = _Part("tool", choice, block)
         part.tool, part.model = tool, self.model
@@ -400,6 +478,9 @@ class Draft:
         if arguments:
             tool.arguments.append(arguments)
         self.effects += 1
+        candidate = self.choices.get(tool.choice)
+        if candidate is not None and candidate.finish is not None:
+            candidate.went_on = True
         self._announce(tool, arguments)
 
     def set_arguments(self, tool: Tool, arguments: str) -> None:
@@ -461,15 +542,19 @@ class Draft:
     def cite(self, citation: Citation) -> None:
         """Add a citation."""
         self.effects += 1
+        self.citations = self.citations or []
         self.citations.append(citation)
         self.out.append(citation)
 
     def refer(self, reference: Reference) -> None:
         """Add a reference, unless an equal one is known."""
+        if self._namesakes is _EMPTY:
+            self._namesakes = {}
         namesakes = self._namesakes.setdefault((reference.choice, reference.id), [])
         if reference not in namesakes:
             self.effects += 1
             namesakes.append(reference)
+            self.references = self.references or []
             self.references.append(reference)
             self.out.append(reference)
 
@@ -516,7 +601,9 @@ class Draft:
 
     def merge_usage(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Merge a raw usage object into what is known, key by key; null and missing overwrite nothing."""
-        _merge(self.raw_usage, raw)
+        self.raw_usage = self.raw_usage or {}
+        if _merge(self.raw_usage, raw, MOST_USAGE_KEYS) <= 0:
+            self.anomaly("usage_too_large", "usage")
         return self.raw_usage
 
     # -- how it ends -----------------------------------------------------------------------------------------------
@@ -525,6 +612,7 @@ class Draft:
         """Take a finish reason: the provider's word, and ours for it. A later one beats an earlier one."""
         candidate = self.choice(choice)
         self.effects += 1
+        candidate.went_on = False
         if candidate.finish == native:
             return
         candidate.finish = native
@@ -566,7 +654,7 @@ class Draft:
     # -- what the turn is asked for --------------------------------------------------------------------------------
 
     def tool_calls(self, finish_reasons: Mapping[int, str | None], choice: int | None = None) -> tuple[ToolCall, ...]:
-        """Return the tool calls so far, with `complete` by the rule of design.md 3.2."""
+        """Return the tool calls so far, with `complete` by the rule of docs/turns.md."""
         return tuple(
             self._tool_call(tool, finish_reasons.get(tool.choice))
             for tool in self.tools
@@ -640,14 +728,19 @@ def _text_of(part: _Part) -> str:
     return "".join(text[start : end if end >= 0 else None] for start, end in part.stretches)
 
 
-def _merge(known: dict[str, Any], news: Mapping[str, Any]) -> None:
+def _merge(known: dict[str, Any], news: Mapping[str, Any], room: int) -> int:
+    """Merge, so that no object has more than `room` keys; return how much room is left, 0 where a key was left out."""
     for key, value in news.items():
         if value is None:
             continue
+        if key not in known and len(known) >= room:
+            return 0
         if isinstance(value, dict) and isinstance(known.get(key), dict):
-            _merge(known[key], value)
+            if not _merge(known[key], value, room):
+                return 0
         else:
             known[key] = dict(value) if isinstance(value, dict) else value
+    return 1
 
 
 def _is_json_object(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Gates: how much of an answer a person may see, and when.
 
-Rules this file keeps (design.md 3.3):
+Rules this file keeps (docs/gates-and-painting.md):
 - A gate takes the answer's text and gives candidates, `Sentence(n, text)`. Joined, they are the text that was fed.
 - A verdict on each comes back through `decide`, in any order; what it decides comes out in the order of `n`.
 - Nothing after a block comes out, whatever is fed or decided later.

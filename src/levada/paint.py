@@ -1,6 +1,6 @@
 """The painter: text that grows at any speed, to at most one provisional paint per interval.
 
-Rules this file keeps (design.md 3.3):
+Rules this file keeps (docs/gates-and-painting.md):
 - The interval lies between the beginnings of provisional paints. The first one comes at once; of the texts that come
   meanwhile, the newest one is painted, and a text that is on the screen already is not painted again.
 - `clear` and `finish` paint at once and cancel what is pending. They are no provisional paints, nor counted as such.

@@ -1,6 +1,6 @@
 """A turn: bytes of a model's stream in, deltas out, and at the end one verified answer, or why there is none.
 
-Rules this file keeps (design.md 3.2):
+Rules this file keeps (docs/turns.md):
 - FINISHED is entered in `_finish` alone, after every check: no error seen, the dialect's terminal signal or a clean end
   that the dialect accepts, a finish reason for every choice where the dialect asks for it, none of them an error.
 - What the peer does ends in the state; only our caller's mistakes raise.
@@ -40,6 +40,7 @@ from levada.frames import JsonArray, JsonLines
 from levada.lifecycle import Lifecycle, Signal, State
 from levada.sse import Event, EventParser
 from levada.stencils import find_stencil
+from levada.strays import Strays
 
 if TYPE_CHECKING:
     from levada._hotpath_py import Stencil
@@ -61,9 +62,6 @@ _VAGUE_TYPES: Final = ("", "text/plain", "application/octet-stream", "binary/oct
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space and a byte order mark: they do not tell the framing
 _MOST_SPACE: Final = 4096  # after so much of it the framing is the default one
 
-_STRAY_LIMIT: Final = (
-    64 * 1024
-)  # of stray lines kept to find an error in them; errors seen in the field stay below 4 KiB
 _STENCILS: Final = 4  # kept at once: answer and reasoning of two choices
 _STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one in so many stops trying
 
@@ -73,7 +71,7 @@ class Turn:
 
     `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
     are used unless said otherwise here. `framing`: sse, ndjson or json-array; the dialect's by default, told by the
-    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`:
+    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (docs/turns.md). `think_tags`:
     names of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
     Raises UsageError for a name or setting that makes no sense.
@@ -84,7 +82,7 @@ class Turn:
         "_content_type",
         "_dialect",
         "_draft",
-        "_fed",
+        "_events",
         "_first_bytes",
         "_framing",
         "_lifecycle",
@@ -92,10 +90,10 @@ class Turn:
         "_max_turn_bytes",
         "_parser",
         "_retry_after_s",
+        "_room",
         "_status",
         "_stencil_tries",
         "_stencils",
-        "_stray_size",
         "_strays",
         "_terminal",
     )
@@ -155,16 +153,16 @@ class Turn:
         self._lifecycle = Lifecycle()
         self._max_event_bytes = max_event_bytes
         self._max_turn_bytes = max_turn_bytes
-        self._fed = 0
+        self._room = max_turn_bytes  # so many bytes may yet come
         self._framing = framing if framing is not None or len(room.framings) > 1 else room.framings[0]
         self._parser: EventParser | JsonArray | JsonLines | None = None
+        self._events: EventParser | None = None  # the parser of an event stream, until the turn ends
         self._first_bytes: bytes | None = b""  # held while the framing is not decided
         self._body: bytearray | None = None  # a body that is no stream is held whole
         self._status: int | None = None
         self._content_type = ""
         self._retry_after_s: float | None = None
-        self._strays: list[str] = []
-        self._stray_size = 0
+        self._strays: Strays | None = None
         self._stencils: list[Stencil] = []
         self._stencil_tries = _STENCIL_TRIES
 
@@ -181,15 +179,18 @@ class Turn:
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
-        if self._fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
+        fed = self._room < self._max_turn_bytes
+        if fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
             raise UsageError("head() comes once, before the first feed(); a Turn reads one response: make a new one")
+        if content_type is not None and not isinstance(content_type, str):
+            raise TypeError(f"content_type must be str or None, not {type(content_type).__name__}")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
         if content_type is None:
             content_type = named.get("content-type")
         self._status = status
         self._content_type = (content_type or "").partition(";")[0].strip().lower()
-        self._retry_after_s = _seconds(named.get("retry-after"))
+        self._retry_after_s = seconds_of(named.get("retry-after"))
         framing = _STREAM_TYPES.get(self._content_type)
         vague = self._content_type in _VAGUE_TYPES
         if not 200 <= status < 300:
@@ -205,24 +206,52 @@ class Turn:
         `chunk` may be cut anywhere. After the end it returns [] and counts. Raises TypeError for anything but bytes,
         bytearray or memoryview, never for what the bytes say: look at `state` and `error`.
         """
+        # The hot path: an event stream that goes on. Everything else, once a chunk, is `_feed_otherwise`.
+        parser = self._events
+        if parser is None or type(chunk) is not bytes:
+            return self._feed_otherwise(chunk)
+        room = self._room - len(chunk)
+        if room < 0:
+            return self._feed_otherwise(chunk)
+        self._room = room
+        try:
+            frames = parser._feed_frames(chunk, self._stencils)
+        except EventTooLarge as error:
+            return self._break(error, TooLarge(str(error)))
+        if not frames:
+            return frames
+        if type(frames[-1]) is TextDelta:
+            # stencils rest after the first frame that is no delta, so all of these are deltas
+            self._draft.event_number += len(frames)
+            self._stencil_tries = _STENCIL_TRIES
+            return frames
+        out: list[Delta] = []
+        self._process(frames, out)
+        return out
+
+    def _feed_otherwise(self, chunk: bytes | bytearray | memoryview) -> list[Delta]:
         chunk = _as_bytes(chunk, "feed", "; use feed_text for text")
         if self._lifecycle.ended:
             self._after_end(chunk)
             return []
-        self._fed += len(chunk)
-        over = self._fed - self._max_turn_bytes
-        if over > 0:
-            chunk = chunk[: len(chunk) - over]
-        out: list[Delta] = []
-        if chunk:
-            out = self._take(chunk)
-        if over > 0 and not self._lifecycle.ended:
+        over = len(chunk) > self._room
+        rest = b""
+        if over:
+            chunk, rest = chunk[: self._room], chunk[self._room :]
+        if self._events is not None:
+            out = Turn.feed(self, chunk)  # not an override, which has seen this chunk
+        else:
+            self._room -= len(chunk)
+            out = self._take(chunk) if chunk else []
+        if over and not self._lifecycle.ended:
             self._fail(
                 TooLarge(
                     f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes if you trust this "
                     "provider"
                 )
             )
+        if rest:
+            self._count_chunk(rest)
         return out
 
     def feed_text(self, text: str, /) -> list[Delta]:
@@ -245,8 +274,8 @@ class Turn:
             self._count_after_end([frame])
             return []
         self._first_bytes = None
-        self._fed += len(frame[1])
-        if self._fed > self._max_turn_bytes:
+        self._room -= len(frame[1])
+        if self._room < 0:
             self._fail(TooLarge(f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes"))
             return []
         out: list[Delta] = []
@@ -279,7 +308,7 @@ class Turn:
             self._draft.begin_event(out)
             self._draft.event_number -= 1  # the end is no event
             if self._dialect.confirmed_by_end(array_closed) or (
-                self._terminal == "finish_reason" and self._all_finished()
+                self._terminal == "finish_reason" and self._all_finished() and not self._draft.went_on
             ):
                 self._finish()
         if not self._lifecycle.ended:
@@ -445,29 +474,26 @@ class Turn:
             self._first_bytes = None
             self._choose_parser(first.decode("latin-1"))
             chunk = held
+        if self._events is not None:
+            self._room += len(chunk)  # feed counts them
+            return self.feed(chunk)
         parser = self._parser
-        frames: list[Any]
-        failure: TurnError | None = None
+        assert not isinstance(parser, EventParser | None)  # chosen above, and no event stream
         try:
-            if isinstance(parser, EventParser):
-                frames = parser._feed_frames(chunk, self._stencils)
-                if frames and type(frames[-1]) is TextDelta:
-                    # stencils rest after the first frame that is no delta, so all of these are
-                    self._draft.event_number += len(frames)
-                    self._stencil_tries = _STENCIL_TRIES
-                    return frames
-            else:
-                assert parser is not None  # chosen above
-                frames = [("message", item) for item in parser.feed(chunk)]
+            items = parser.feed(chunk)
         except EventTooLarge as error:
-            frames = self._as_frames(error.completed)
-            failure = TooLarge(str(error))
+            return self._break(error, TooLarge(str(error)))
         except MalformedPayload as error:
-            frames = self._as_frames(error.completed)
-            failure = ProtocolError(str(error))
+            return self._break(error, ProtocolError(str(error)))
         out: list[Delta] = []
-        self._process(frames, out)
-        if failure is not None and not self._lifecycle.ended:
+        self._process([("message", item) for item in items], out)
+        return out
+
+    def _break(self, error: EventTooLarge | MalformedPayload, failure: TurnError) -> list[Delta]:
+        """Take what came before the framing broke, and fail."""
+        out: list[Delta] = []
+        self._process(_frames_of(error), out)
+        if not self._lifecycle.ended:
             self._fail(failure)
         return out
 
@@ -481,14 +507,11 @@ class Turn:
                 framing = "json-array" if first in "[{" else "sse"
         self._framing = framing
         if framing == "sse":
-            self._parser = EventParser(max_event_bytes=self._max_event_bytes)
+            self._parser = self._events = EventParser(max_event_bytes=self._max_event_bytes)
         elif framing == "ndjson":
             self._parser = JsonLines(max_item_bytes=self._max_event_bytes)
         else:
             self._parser = JsonArray(max_item_bytes=self._max_event_bytes)
-
-    def _as_frames(self, completed: tuple[Any, ...]) -> list[Any]:
-        return [("message", item) if isinstance(item, bytes) else item for item in completed]
 
     def _close_parser(self, out: list[Delta]) -> tuple[bool | None, bool]:
         """Close the framing and take what only the end completes.
@@ -502,7 +525,7 @@ class Turn:
             remainder, stray = parser._close_frames()
             if stray is not None:
                 self._process([stray], out)
-            torn = stray is not None or any(line.lstrip()[:1] in ("{", "[") for line in self._strays)
+            torn = stray is not None or (self._strays is not None and (self._strays.open or self._strays.markup))
             if self._lifecycle.ended or not remainder.raw:
                 return None, torn
             data = remainder.data
@@ -542,7 +565,8 @@ class Turn:
                 self._take_event(event, data, out)
             if self._lifecycle.ended:
                 self._count_after_end(frames[number + 1 :])
-                return
+                break
+        draft.end_events()
 
     def _by_stencil(self, event: str, data: bytes) -> TextDelta | None:
         for stencil in self._stencils:
@@ -593,32 +617,38 @@ class Turn:
             fail_with(draft, value.strip() if document is None else document)
         else:
             draft.anomaly("stray_line")
-            if self._stray_size + len(line) <= _STRAY_LIMIT:
-                self._strays.append(line)
-                self._stray_size += len(line)
-                if line.rstrip().endswith(("}", "]")):
-                    document = read_document("\n".join(self._strays))
-                    if is_error_document(document):
-                        fail_with(draft, document, status=self._status, retry_after_s=self._retry_after_s)
+            if self._strays is None:
+                self._strays = Strays(self._max_event_bytes)
+            for found in self._strays.feed(line, keep=self._lifecycle.state is State.CONNECTING):
+                document = read_document(found)
+                if document is None:
+                    draft.break_protocol("a bare JSON document that cannot be read")
+                elif is_error_document(document):
+                    fail_with(draft, document, status=self._status, retry_after_s=self._retry_after_s)
         if draft.error is not None:
             self._fail(draft.error)
 
     def _judge_strays(self, clean: bool, out: list[Delta]) -> None:
         """Say at the end what a body was that had no event at all, only lines that are no fields."""
-        if self._lifecycle.state is State.CONNECTING:
-            self._read_body("\n".join(self._strays).encode("utf-8", "surrogatepass"), clean, out)
+        if self._lifecycle.state is State.CONNECTING and self._strays is not None:
+            self._read_body("\n".join(self._strays.lines).encode("utf-8", "surrogatepass"), clean, out)
 
     def _after_end(self, chunk: bytes) -> None:
         """Count what comes after the end, and let an error's later events fill its empty fields."""
         self._lifecycle.after_end += 1
+        self._count_chunk(chunk)
+
+    def _count_chunk(self, chunk: bytes) -> None:
         parser = self._parser
         try:
             if isinstance(parser, EventParser):
                 self._count_after_end(parser._feed_frames(chunk, []))
             elif parser is not None:
                 self._count_after_end([("message", item) for item in parser.feed(chunk)])
-        except (EventTooLarge, MalformedPayload, UsageError):
-            pass  # it ended before this: a limit, a broken frame
+        except (EventTooLarge, MalformedPayload) as error:
+            self._count_after_end(_frames_of(error))
+        except UsageError:
+            pass  # the framing was closed
 
     def _count_after_end(self, frames: list[Any]) -> None:
         for frame in frames:
@@ -706,7 +736,10 @@ class Turn:
                     )
                 )
                 return
-        if self._dialect.needs_all_finishes and self._terminal == "strict" and not self._all_finished():
+        if self._strays is not None and self._strays.open:
+            self._fail(Truncated("a bare JSON document, which may be an error, began and never ended", retryable=True))
+            return
+        if self._dialect.needs_all_finishes and self._terminal != "done" and not self._all_finished():
             missing = [str(index) for index, reason in reasons.items() if reason is None]
             which = f"choice {', '.join(missing)}" if missing else "any choice"
             self._fail(
@@ -719,6 +752,9 @@ class Turn:
             return
         draft.flush_text()
         self._dialect.closing()
+        if draft.error is not None:
+            self._fail(draft.error)
+            return
         self._open()
         self._lifecycle.move(Signal.TERMINAL)
         self._release()
@@ -743,9 +779,14 @@ class Turn:
 
     def _release(self) -> None:
         """Let go of what only a turn that goes on needs."""
+        self._events = None
         self._stencils = []
-        self._strays = []
+        self._strays = None
         self._first_bytes = None
+
+
+def _frames_of(error: EventTooLarge | MalformedPayload) -> list[Any]:
+    return [("message", item) if isinstance(item, bytes) else item for item in error.completed]
 
 
 def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
@@ -753,7 +794,7 @@ def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
         raise UsageError(f"{option} must be one of {', '.join(words)}, not {value!r:.100}")
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def seconds_of(retry_after: str | None) -> float | None:
     """Return Retry-After in seconds, where it is a number; a date needs a clock, which the core has not."""
     try:
         seconds = float(retry_after) if retry_after else -1.0

@@ -371,4 +371,4 @@ class TestProcess:
         )
         got = subprocess.run([sys.executable, "-c", script, str(large)], capture_output=True, check=False, timeout=120)
         assert b"state      finished" in got.stdout
-        assert int(got.stderr.split()[-1]) < 120_000  # KiB; the file has 200 MB
+        assert int(got.stderr.split()[-1]) < 160_000  # KiB, the interpreter and libraries included; the file has 200 MB

@@ -780,6 +780,29 @@ class TestBeforeTheResponse:
         assert turn.error is not None
         assert turn.error.kind == "transport"
 
+    def test_an_error_status_that_the_client_raises(self, serve: Any) -> None:
+        async def with_aiohttp() -> None:
+            async with aiohttp.ClientSession(raise_for_status=True) as session:
+                await session.get(server.url)
+
+        busy = Reply(b"{}", status=429, headers=[("retry-after", "7")])
+        server = serve(busy, busy, busy, Reply(b"{}", status=401))
+        opened: list[Callable[[], Any]] = [
+            lambda: httpx.get(server.url, **PLAIN).raise_for_status(),
+            lambda: requests.get(server.url).raise_for_status(),
+            lambda: asyncio.run(with_aiohttp()),
+            lambda: httpx2.get(server.url, **PLAIN).raise_for_status(),
+        ]
+        errors = []
+        for open_response in opened:
+            with pytest.raises((httpx.HTTPError, httpx2.HTTPError, requests.HTTPError, aiohttp.ClientError)) as caught:
+                open_response()
+            turn = Turn("openai_chat")
+            note_failure(turn, caught.value)
+            errors.append(turn.error)
+        said = [(error.kind, error.type, error.retryable, error.retry_after_s) for error in errors if error is not None]
+        assert said == [("provider", "429", True, 7.0)] * 3 + [("provider", "401", False, None)]
+
     def test_no_head_in_time(self, serve: Any) -> None:
         server = serve(Reply(STREAM, head_delay_s=20))
         opened: list[Callable[[], Any]] = [

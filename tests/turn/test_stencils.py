@@ -33,6 +33,13 @@ def assert_same(dialect: str, chunks: list[bytes], framing: str | None = None) -
     assert coalesced(fast_deltas) == coalesced(slow_deltas)
 
 
+@pytest.mark.parametrize("damaged", [b"\xc3<", b"\xff", "\ufffd".encode(), b"\\ufffd"])
+def test_malformed_utf8_is_counted_with_and_without_stencils(damaged: bytes) -> None:
+    stream = [text("a"), text("b"), text("c").replace(b'"c"', b'"c' + damaged + b'"'), text("d"), stop(), DONE]
+    assert_same("openai_chat", stream)
+    assert_same("openai_chat", [b"".join(stream)])
+
+
 @each_recording
 def test_recordings_whole_cut_and_damaged(row: dict[str, Any]) -> None:
     data, framing = body(row["file"]), framing_of(row)
@@ -105,7 +112,12 @@ def test_a_stencil_that_fits_earns_its_tries_back() -> None:
 
 
 def test_any_other_effect_drops_the_stencils() -> None:
-    for other in (stop(), event({"usage": {"prompt_tokens": 1}}), event({"model": "other"}), chunk(tool_calls=[{}])):
+    for other in (
+        stop(),
+        event({"usage": {"prompt_tokens": 1}}),
+        event({"model": "other"}),
+        chunk(tool_calls=[{"index": 0, "id": "t"}]),
+    ):
         turn = Turn("openai_chat")
         turn.feed(chunk(role="assistant") + text("a") + text("b"))
         assert turn._stencils
@@ -140,7 +152,7 @@ class TestTwins:
             (b'{"n":1,"t":"\\ud83d"}', None),
             (b'{"n":1,"t":"\\x"}', None),
             (b'{"n":1,"t":"\x01"}', None),
-            (b'{"n":1,"t":"\xff"}', "\ufffd"),
+            (b'{"n":1,"t":"\xff"}', None),
             (b'{"n":1,"t":"a"} ', None),
             (b'{"n":1,"t":"a"', None),
             (b"", None),

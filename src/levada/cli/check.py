@@ -127,7 +127,7 @@ class _Report:
 
 
 def _row(recording: Recording, turn: Turn) -> dict[str, Any]:
-    """Return the keys of design.md 3.4."""
+    """Return the keys that docs/cli.md lists."""
     error, anomalies = turn.error, turn.anomalies
     return {
         "file": recording.name,

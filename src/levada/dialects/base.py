@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Dialect:
-    """The base of all dialects. One instance reads one turn."""
+    """The base of all dialects. One instance reads one turn; thousands may be alive, hence slots."""
+
+    __slots__ = ("draft", "profile")
 
     name: ClassVar[str]
     provider: ClassVar[str]  # the provenance of parts, unless the profile has a name of its own

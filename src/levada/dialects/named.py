@@ -16,7 +16,9 @@ import msgspec
 
 from levada.dialects.base import Dialect
 from levada.dialects.failures import fail_with
+from levada.dialects.profiles import Profile
 from levada.dialects.reading import read, read_document
+from levada.draft import Draft
 
 
 class NamedEvent(msgspec.Struct):
@@ -29,12 +31,16 @@ class NamedEvent(msgspec.Struct):
 class NamedDialect(Dialect):
     """The base of dialects with named events."""
 
+    __slots__ = ("_named",)
+
     shape: ClassVar[type[NamedEvent]]  # all that the dialect looks at; `decoder` decodes it
     content_events: ClassVar[frozenset[str]]  # those that carry text, arguments or a finish
     terminal_events: ClassVar[frozenset[str]]
     keep_alives: ClassVar[frozenset[str]]
 
-    _named = False  # an event had a name
+    def __init__(self, draft: Draft, profile: Profile) -> None:
+        super().__init__(draft, profile)
+        self._named = False  # an event had a name
 
     def take(self, event: str, data: bytes) -> bool:
         """Read one event; say whether it was no keep-alive."""

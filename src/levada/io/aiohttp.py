@@ -12,7 +12,8 @@ __all__ = ["AiohttpBody", "fits"]
 
 def fits(response: Any) -> bool:
     """Say whether this is a ClientResponse."""
-    return hasattr(getattr(response, "content", None), "iter_any") and hasattr(response, "status")
+    # `status` first: requests.Response has none, and its `content` reads the whole body
+    return hasattr(response, "status") and hasattr(getattr(response, "content", None), "iter_any")
 
 
 class AiohttpBody:

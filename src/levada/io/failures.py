@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from levada.deltas import Delta
-from levada.errors import TurnTimeout
-from levada.turn import Turn
+from levada.dialects.failures import is_retryable
+from levada.errors import ProviderError, TurnTimeout
+from levada.turn import Turn, seconds_of
 
 __all__ = ["note_failure"]
 
@@ -47,6 +48,10 @@ _OF_THE_NETWORK: Final = frozenset(
         "urllib3.HTTPError",
     }
 )
+# what raise_for_status raises
+_STATUS: Final = frozenset(
+    {"aiohttp.ClientResponseError", "httpx.HTTPStatusError", "httpx2.HTTPStatusError", "requests.HTTPError"}
+)
 # asyncio.IncompleteReadError is an EOFError
 _BREAKS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError)
 
@@ -54,10 +59,18 @@ _BREAKS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError,
 def note_failure(turn: Turn, exc: Exception) -> list[Delta]:
     """End `turn` for an exception that its transport raised; return the deltas that only the end completes.
 
-    A timeout makes it kind timeout. A body that the peer broke off or reset is its end, and not a clean one: truncated,
-    or what an error body says so far. Any other failure of the network is kind transport. What no HTTP client raises
-    fails the turn in the same way, and is raised again: it is somebody's bug.
+    A timeout makes it kind timeout, an error status that the client raised kind provider. A body that the peer broke
+    off or reset is its end, and not a clean one: truncated, or what an error body says so far. Any other failure of the
+    network is kind transport. What no HTTP client raises fails the turn in the same way, and is raised again: it is
+    somebody's bug.
     """
+    if _names(exc) & _STATUS and exc.__cause__ is None:  # with a cause, aiohttp means a response that it cannot read
+        response = getattr(exc, "response", exc)
+        status = getattr(response, "status_code", None) or getattr(response, "status", None)
+        retry_after_s = seconds_of((getattr(response, "headers", None) or {}).get("retry-after"))
+        words = f"HTTP status {status}; let the response through, and its body says more"
+        turn.fail(ProviderError(words, str(status), retryable=is_retryable([status]), retry_after_s=retry_after_s))
+        return []
     for link in _chain(exc):
         names = _names(link)
         if isinstance(link, TimeoutError) or names & _TIMED_OUT:

@@ -44,6 +44,11 @@ class HttpxBody(_Httpx):
 class AsyncHttpxBody(_Httpx):
     """A response of `AsyncClient.stream`."""
 
+    @staticmethod
+    def fits(response: Any) -> bool:
+        # the response of a sync client has the same methods; they raise when called
+        return _Httpx.fits(response) and hasattr(getattr(response, "stream", None), "__aiter__")
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(self._response.aiter_bytes())
 

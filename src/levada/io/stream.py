@@ -75,12 +75,16 @@ class _Reading(Generic[_B]):
     the response at the end: while urllib3's lives, so does its whole pool.
     """
 
-    def __init__(self, body: _B, turn: Turn, timeouts: Timeouts | None, clean: bool | None) -> None:
+    def __init__(
+        self, body: _B, turn: Turn, timeouts: Timeouts | None, clean: bool | None, started_s: float | None
+    ) -> None:
         self.turn = turn
         self.cancelled: Cancelled | None = None
+        self.upstream_closed: bool | None = None
         self.body: _B | None = body
         self._timeouts = timeouts if timeouts != Timeouts() else None
         self._clean = clean
+        self._started_s = started_s
         self._watch: Watch | None = None
         self._drained_s = 0.0
         self._over = False
@@ -108,7 +112,7 @@ class _Reading(Generic[_B]):
         if self._timeouts is None:
             return None
         if self._watch is None:
-            self._watch = Watch(self._timeouts, now_s)
+            self._watch = Watch(self._timeouts, now_s if self._started_s is None else self._started_s)
         return self._watch.limit(now_s, opened=self.turn.state is not State.CONNECTING)
 
     def took(self, chunk: bytes | None) -> list[Delta] | None:
@@ -154,6 +158,7 @@ class _Reading(Generic[_B]):
 
     def closed(self, asked: bool, closed: bool | None, by: str) -> None:
         """Note what is known once the response was to be closed."""
+        self.upstream_closed = closed
         if self.turn.state is State.CANCELLED:
             self.cancelled = Cancelled(asked, closed, by)
 
@@ -164,8 +169,15 @@ class TurnStream:
     An iterator and a context manager.
     """
 
-    def __init__(self, body: Body, turn: Turn, timeouts: Timeouts | None, clean: bool | None) -> None:
-        self._reading = _Reading(body, turn, timeouts, clean)
+    def __init__(
+        self,
+        body: Body,
+        turn: Turn,
+        timeouts: Timeouts | None = None,
+        clean: bool | None = None,
+        started_s: float | None = None,
+    ) -> None:
+        self._reading = _Reading(body, turn, timeouts, clean, started_s)
         self._batches = _read(self._reading)
 
     @property
@@ -181,6 +193,11 @@ class TurnStream:
         cannot tell. `by`: the reader, or the exception that came through.
         """
         return self._reading.cancelled
+
+    @property
+    def upstream_closed(self) -> bool | None:
+        """Whether the client says that the response is closed; None before the end, or where it cannot tell."""
+        return self._reading.upstream_closed
 
     def __iter__(self) -> Iterator[list[Delta]]:
         return self
@@ -245,8 +262,15 @@ class AsyncTurnStream:
     dropped async iterator later.
     """
 
-    def __init__(self, body: AsyncBody, turn: Turn, timeouts: Timeouts | None, clean: bool | None) -> None:
-        self._reading = _Reading(body, turn, timeouts, clean)
+    def __init__(
+        self,
+        body: AsyncBody,
+        turn: Turn,
+        timeouts: Timeouts | None = None,
+        clean: bool | None = None,
+        started_s: float | None = None,
+    ) -> None:
+        self._reading = _Reading(body, turn, timeouts, clean, started_s)
         self._batches = cast("AsyncGeneratorType[list[Delta], None]", _aread(self._reading))  # for `ag_running`
 
     @property
@@ -258,6 +282,11 @@ class AsyncTurnStream:
     def cancelled(self) -> Cancelled | None:
         """What is known of the cancellation; None where there was none."""
         return self._reading.cancelled
+
+    @property
+    def upstream_closed(self) -> bool | None:
+        """Whether the client says that the response is closed; None before the end, or where it cannot tell."""
+        return self._reading.upstream_closed
 
     def __aiter__(self) -> AsyncIterator[list[Delta]]:
         return self

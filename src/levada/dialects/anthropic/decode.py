@@ -131,6 +131,19 @@ class _Block:
 class AnthropicDecoder(NamedDialect):
     """Reads one Messages stream."""
 
+    __slots__ = (
+        "_blocks",
+        "_container",
+        "_empty",
+        "_id",
+        "_last",
+        "_next",
+        "_offset",
+        "_start_reason",
+        "_started",
+        "_whole",
+    )
+
     name = "anthropic"
     provider = "anthropic"
     terminals = frozenset({"strict", "finish_reason"})
@@ -507,7 +520,7 @@ class AnthropicDecoder(NamedDialect):
                 continue
             self.draft.anomaly("block_left_open", f"block {block.index}")
             tool = block.tool
-            if tool is None or not tool.arguments.length or read_document(tool.arguments.text()) is not None:
+            if tool is None or read_document(tool.arguments.text()) is not None:
                 self._end(block)
         self._close_empty()
 

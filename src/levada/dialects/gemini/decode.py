@@ -135,6 +135,11 @@ class _Candidate:
 class GeminiDecoder(Dialect):
     """Reads one Gemini stream."""
 
+    __slots__ = (
+        "_blocked",
+        "_candidates",
+    )
+
     name = "gemini"
     provider = "google"
     framings = ("sse", "json-array")

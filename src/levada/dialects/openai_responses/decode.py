@@ -204,6 +204,16 @@ class _Item:
 class ResponsesDecoder(NamedDialect):
     """Reads one Responses stream."""
 
+    __slots__ = (
+        "_after",
+        "_all",
+        "_created",
+        "_id",
+        "_items",
+        "_last",
+        "_reason",
+    )
+
     name = "openai_responses"
     provider = "openai"
     terminal_signal = "response.completed or response.incomplete"
@@ -343,7 +353,7 @@ class ResponsesDecoder(NamedDialect):
                 if not item.tool.name:
                     draft.break_protocol("a tool call never got its name")
                     return
-                if status == "completed":
+                if status == "completed" and item.done and item.kept.get("status") != "incomplete":
                     draft.close_tool(item.tool)
         draft.finish(status, self.common_finish(status, 0))
         draft.confirm()

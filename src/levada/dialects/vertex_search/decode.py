@@ -75,6 +75,22 @@ class _Element(msgspec.Struct):
 class SearchDecoder(Dialect):
     """Reads one streamAnswer stream."""
 
+    __slots__ = (
+        "_blocks",
+        "_citations",
+        "_extras",
+        "_grew",
+        "_joined",
+        "_last_piece",
+        "_pieces",
+        "_references",
+        "_size",
+        "_state",
+        "_steps",
+        "_thoughts",
+        "_waiting",
+    )
+
     name = "vertex_search"
     provider = "google"
     framings = ("json-array", "sse")
