@@ -476,7 +476,7 @@ class Turn:
             chunk = held
         if self._events is not None:
             self._room += len(chunk)  # feed counts them
-            return self.feed(chunk)
+            return Turn.feed(self, chunk)  # not an override, which has seen this chunk
         parser = self._parser
         assert not isinstance(parser, EventParser | None)  # chosen above, and no event stream
         try:
