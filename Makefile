@@ -13,11 +13,13 @@ PY := $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export LEVADA_BUILD_EXT := yes
 
-DEMO := openai_chat.sse openai_responses.sse anthropic-tools.sse gemini.json vertex_search.json ollama.ndjson
+PLAYED := openai_chat.sse openai_responses.sse anthropic-tools.sse gemini.json vertex_search.json
+JOBS ?= 2   # processes that run tests
+
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz lint wheel clean setup
+.PHONY: help demo test load cuts bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -31,7 +33,7 @@ $(VENV)/venv.stamp:
 
 $(VENV)/levada.stamp: $(VENV)/venv.stamp pyproject.toml setup.py $(wildcard ext/*.pyx ext/*.pxd ext/*.h)
 	$(PY) -m pip install --quiet --group build --group test --group lint
-	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli]'
+	$(PY) -m pip install --quiet --no-build-isolation --editable '.[cli,gateway]'
 	touch $@
 
 # The rivals of the benchmarks, which the tests compare with too.
@@ -41,19 +43,29 @@ $(VENV)/bench.stamp: $(VENV)/levada.stamp
 
 setup: $(VENV)/levada.stamp
 
-demo: $(VENV)/bench.stamp   ## show levada at work: events of streams cut awkwardly, and how fast
-	@echo; echo "# A whole stream in 7-byte chunks: the events are the same"
-	$(BIN)/levada events --chunk 7 tests/fixtures/anthropic.sse
-	@echo; echo "# The other framings and dialects; --framing is auto"
-	@for name in $(DEMO); do echo "levada events --chunk 7 $$name"; \
-	    $(BIN)/levada events --chunk 7 tests/fixtures/$$name >/dev/null || exit; done
-	@echo; echo "# A stream that was cut off: what is left over is reported, and is no event"
-	$(BIN)/levada events --chunk 7 tests/fixtures/openai_chat-truncated.sse >/dev/null
+demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and how fast they are read
+	@echo; echo "# A stream of each dialect as a person would see it, in 7-byte chunks"
+	@for name in $(PLAYED); do echo; echo "\$$ levada play --speed 100 --chunk 7 tests/fixtures/$$name"; \
+	    $(BIN)/levada play --speed 100 --chunk 7 tests/fixtures/$$name || exit; done
+	@echo; echo "# What each stream amounts to: one was cut off, two were ended by an error"
+	-$(BIN)/levada check tests/fixtures/*.sse tests/fixtures/*.json
+	@echo; echo "# The layer below: the events of a stream"
+	$(BIN)/levada events --chunk 7 tests/fixtures/anthropic-error.sse
 	@echo; echo "# How fast: ratios from one interleaved run"
 	$(PY) -m benchmarks --quick
+	@echo; echo "# The gateway and its page: DEMO_SERVE=1 make demo, or"
+	@echo "#     $(BIN)/levada serve --demo     and then http://127.0.0.1:8000/ in a browser"
+	@if [ -n "$(DEMO_SERVE)" ]; then exec $(BIN)/levada serve --demo; fi
 
 test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
-	$(PY) -m pytest
+	LEVADA_BACKEND=python $(PY) -m pytest -n $(JOBS) tests/turn tests/dialects
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup
+
+load: $(VENV)/levada.stamp   ## 200 paced streams at once through the gateway
+	LEVADA_LOAD=200 $(PY) -m pytest -s tests/live/test_load.py
+
+cuts: $(VENV)/bench.stamp   ## cut every recording off at every byte, and cut it in two everywhere (long)
+	LEVADA_CUTS=all $(PY) -m pytest -n $(JOBS) tests/turn/test_recordings.py
 
 lint: $(VENV)/levada.stamp   ## ruff, ruff format and mypy --strict
 	$(PY) -m ruff check

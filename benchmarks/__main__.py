@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.bars import verdicts
-from benchmarks.measure import Cell, measure
+from benchmarks.measure import BUDGET_S, Cell, measure
+from benchmarks.memory import DELTAS, QUICK_TURNS_ALIVE, TURNS_ALIVE, Idle, idle
 from benchmarks.node_rival import DECODERS, WARM_UP_S, NodeParser
 from benchmarks.report import Run, bars_text, contestants_text, table_text, write_json, write_markdown, write_plot
 from benchmarks.rivals import CYTHON, FLOORS, LOCAL, PYTHON, Chunks, Contestant, UnavailableError, local
+from benchmarks.turns import LITELLM, READERS, TURN, turn_reader
 from benchmarks.workloads import (
     BIG_SIZES_MIB,
     DELIVERIES,
     EVENTS,
     QUICK_EVENTS,
     STREAMS,
+    TURN_DELIVERIES,
+    TURNS,
     Workload,
     chat,
     named,
@@ -25,6 +30,7 @@ from benchmarks.workloads import (
 )
 
 SERIES = 3
+QUICK_BUDGET_S = 0.3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,28 +43,39 @@ def main(arguments: list[str] | None = None) -> int:
         known = ", ".join(repr(name) for name in (*workloads, *factories))
         print(f"--only: no such name: {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
         return 2
-    contestants, absent = _assemble(factories, only & factories.keys())
+    chosen = only & workloads.keys() or workloads.keys()
+    whole = {make(9).name for make in TURNS}
+    families = {name in whole for name in chosen}  # of events, of whole turns
+    wanted = {name: make for name, make in factories.items() if (name in READERS) in families}
+    contestants, absent = _assemble(wanted, only & factories.keys())
     names = [contestant.name for contestant in contestants]
-    base = next((name for name in (CYTHON, PYTHON) if name in names), None)
-    if base is None:
+    bases = tuple(name for name in (CYTHON if CYTHON in names else PYTHON, TURN) if name in names)
+    if not bases:
         print("levada cannot be imported: install this tree first (pip install .)", file=sys.stderr)
         return 2
     versions = {contestant.name: contestant.version for contestant in contestants}
     hows = {contestant.name: contestant.how for contestant in contestants}
     rounds = 3 if options.quick else 9
     cells: list[Cell] = []
+    idle_turns: list[Idle] = []
     try:
-        for name, make in workloads.items():
-            if not only & workloads.keys() or name in only:
-                for workload, delivery, chunks in make():
-                    _progress(f"{workload.name}, {delivery}")
-                    cells.append(measure(workload, delivery, chunks, contestants, series=SERIES, rounds=rounds))
+        for name in chosen:
+            for workload, delivery, chunks in workloads[name]():
+                _progress(f"{workload.name}, {delivery}")
+                there = [one for one in contestants if one.takes(workload)]
+                budget = QUICK_BUDGET_S if options.quick else BUDGET_S
+                cells.append(measure(workload, delivery, chunks, there, series=SERIES, rounds=rounds, budget_s=budget))
+        for make in TURNS:
+            if make(9).name in chosen and TURN in names:
+                _progress(f"{make(9).name}, memory")
+                alive = QUICK_TURNS_ALIVE if options.quick else TURNS_ALIVE
+                idle_turns.append(idle(make(DELTAS + 9), turns=alive))
     finally:
         for contestant in contestants:
             contestant.close()
         _progress("")
-    run = Run(base, versions, hows, absent, cells, verdicts(cells), SERIES, rounds)
-    print(contestants_text(run), table_text(run), bars_text(run.verdicts), sep="\n\n")
+    run = Run(bases, versions, hows, absent, cells, verdicts(cells), SERIES, rounds, idle_turns)
+    print(contestants_text(run), table_text(run), bars_text(run.verdicts, run.idle), sep="\n\n")
     return _write(run, options)
 
 
@@ -93,6 +110,8 @@ def _workloads(*, quick: bool) -> dict[str, Callable[[], Iterator[tuple[Workload
     found: dict[str, Callable[[], Iterator[tuple[Workload, str, Chunks]]]] = {}
     for make in (chat, named) if quick else STREAMS:
         found[make(1).name] = lambda make=make: deliveries(make)  # type: ignore[misc]  # binds the loop variable
+    for make_turn in TURNS:
+        found[make_turn(9).name] = lambda make=make_turn: itertools.islice(deliveries(make), len(TURN_DELIVERIES))  # type: ignore[misc]  # the same
     for mib in BIG_SIZES_MIB[:1] if quick else BIG_SIZES_MIB:
         found[f"one event of {mib} MiB"] = lambda mib=mib: in_reads(mib)  # type: ignore[misc]  # the same
     return found
@@ -107,16 +126,19 @@ def _factories(*, quick: bool) -> dict[str, Callable[[], Contestant]]:
         found[name] = lambda decoder=decoder: NodeParser(decoder, install=True, warm_up_s=0.2 if quick else WARM_UP_S)  # type: ignore[misc]  # the same
     for name in FLOORS:
         found[name] = lambda name=name: local(name)  # type: ignore[misc]  # the same
+    for name in READERS:
+        if name != LITELLM or not quick:  # importing it takes longer than a quick run
+            found[name] = lambda name=name: turn_reader(name)  # type: ignore[misc]  # the same
     return found
 
 
 def _assemble(
     factories: dict[str, Callable[[], Contestant]], only: set[str]
 ) -> tuple[list[Contestant], dict[str, str]]:
-    """Return who takes part and, by name, why others do not. The compiled parser always does: it is the unit."""
+    """Return who takes part and, by name, why others do not. The units always do."""
     contestants, absent = [], {}
     for name, make in factories.items():
-        if only and name not in only and name != CYTHON:
+        if only and name not in only and name not in (CYTHON, TURN):
             continue
         _progress(f"preparing {name}")
         try:

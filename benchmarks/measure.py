@@ -60,7 +60,14 @@ class Cell:
 
 
 def measure(
-    workload: Workload, delivery: str, chunks: Chunks, contestants: Sequence[Contestant], *, series: int, rounds: int
+    workload: Workload,
+    delivery: str,
+    chunks: Chunks,
+    contestants: Sequence[Contestant],
+    *,
+    series: int,
+    rounds: int,
+    budget_s: float = BUDGET_S,
 ) -> Cell:
     """Check every contestant's answer, then let those that are right take turns, in a new order in each round."""
     faults: dict[str, str] = {}
@@ -83,7 +90,7 @@ def measure(
             by_series.append({})
         for number in range(rounds):
             for contestant in rng.sample(ready, len(ready)):
-                if spent[contestant.name] < BUDGET_S:
+                if spent[contestant.name] < budget_s:
                     turn = contestant.turn(TURN_S)
                     seconds[contestant.name][-1][number] = turn
                     spent[contestant.name] += max(turn, TURN_S)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from benchmarks.rivals import Chunks, UnavailableError
-from benchmarks.workloads import Workload
+from benchmarks.workloads import TurnWorkload, Workload
 
 NODE_PARSER: Final = "eventsource-parser"
 DECODERS: Final = MappingProxyType(
@@ -62,6 +62,9 @@ class NodeParser:
         except OSError as error:
             self.close()
             raise UnavailableError(str(error)) from None
+
+    def takes(self, workload: Workload) -> bool:
+        return not isinstance(workload, TurnWorkload)
 
     def load(self, workload: Workload, chunks: Chunks) -> None:
         self._workload = workload

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from benchmarks.bars import Verdict
 from benchmarks.measure import Cell, Ratio
+from benchmarks.memory import BAR, DELTAS, SUMMIT, Idle
 from benchmarks.node_rival import NODE_PARSER
 from benchmarks.rivals import FLOORS
+from benchmarks.turns import TYPED
 
 BEGIN: Final = "<!-- ratios: begin (written by python -m benchmarks --markdown) -->"
 END: Final = "<!-- ratios: end -->"
@@ -25,7 +27,7 @@ END: Final = "<!-- ratios: end -->"
 class Run:
     """One run and where it was made."""
 
-    base: str  # the contestant whose time is the unit
+    bases: tuple[str, ...]  # the contestants whose time is the unit, each where it takes part
     versions: Mapping[str, str]
     hows: Mapping[str, str]
     absent: Mapping[str, str]  # name -> why it could not take part
@@ -33,10 +35,20 @@ class Run:
     verdicts: Sequence[Verdict]
     series: int
     rounds: int
+    idle: Sequence[Idle] = ()  # what turns hold between events
 
     @property
-    def names(self) -> list[str]:
-        return [name for name in self.versions if name != self.base]
+    def base(self) -> str:
+        return self.bases[0]
+
+    def base_of(self, cells: Sequence[Cell]) -> str:
+        """Return the unit of these cells."""
+        return next((name for name in self.bases for cell in cells if name in cell.seconds), self.base)
+
+    def names_of(self, cells: Sequence[Cell]) -> list[str]:
+        """Return who else was there."""
+        there = {name for cell in cells for name in (*cell.seconds, *cell.faults)} - {self.base_of(cells)}
+        return [name for name in self.versions if name in there]
 
     def by_workload(self) -> Iterator[tuple[str, list[Cell]]]:
         for workload in dict.fromkeys(cell.workload for cell in self.cells):
@@ -76,37 +88,41 @@ def table_text(run: Run) -> str:
     """Lay out the one table: a block for each workload, a line for each contestant, a column for each delivery."""
     width = max(len(name) for name in run.versions) + 4
     lines = [
-        f"How many times the processor time of {run.base}: best of {run.series} medians "
+        f"How many times the processor time of {' and of '.join(run.bases)}: best of {run.series} medians "
         f"(min..max of {run.series * run.rounds} rounds). Floors find no events."
     ]
     for workload, cells in run.by_workload():
         lines += ["", f"{workload} ({_amount(cells[0])})"]
         lines.append("".ljust(width) + "".join(cell.delivery.ljust(26) for cell in cells).rstrip())
-        lines.append(
-            f"  {run.base}".ljust(width) + "".join(_speed(cell, run.base).ljust(26) for cell in cells).rstrip()
-        )
-        for name in run.names:
-            values = [_ratio_text(cell, name, run.base) for cell in cells]
+        base = run.base_of(cells)
+        lines.append(f"  {base}".ljust(width) + "".join(_speed(cell, base).ljust(26) for cell in cells).rstrip())
+        for name in run.names_of(cells):
+            values = [_ratio_text(cell, name, base) for cell in cells]
             lines.append(f"  {name}".ljust(width) + "".join(value.ljust(26) for value in values).rstrip())
         lines += [f"  OUT {name} in {cell.delivery}: {why}" for cell in cells for name, why in cell.faults.items()]
     return "\n".join(lines)
 
 
-def bars_text(verdicts: Sequence[Verdict]) -> str:
+def bars_text(verdicts: Sequence[Verdict], idle: Sequence[Idle] = ()) -> str:
     measured = [verdict for verdict in verdicts if verdict.ratio]
-    lines = [f"Bars (design, rows 1 to 4): {len(measured)} of {len(verdicts)} measured in this run"]
+    lines = [f"Bars (what we hold ourselves to): {len(measured)} of {len(verdicts)} measured in this run"]
     for row, group in _rows(measured):
         lines.append(f"  {row}")
         for verdict in group:
             place = f"{verdict.bar.workload}, {verdict.bar.delivery}"
             lines.append(f"    {place:<40}{_measured(verdict):<24}{_wanted(verdict):<28}{verdict.text}")
+    if idle:
+        lines.append(f"  {_IDLE}")
+    for one in idle:
+        place = f"{one.workload}, {one.turns:,} alive"
+        lines.append(f"    {place:<40}{_bytes(one):<24}{_IDLE_WANTED:<28}{one.verdict}")
     return "\n".join(lines)
 
 
 def as_json(run: Run) -> dict[str, Any]:
     return {
         "machine": machine(),
-        "unit": run.base,
+        "units": list(run.bases),
         "series": run.series,
         "rounds": run.rounds,
         "contestants": [{"name": n, "version": v, "how": run.hows[n]} for n, v in run.versions.items()],
@@ -120,7 +136,11 @@ def as_json(run: Run) -> dict[str, Any]:
                 "chunks": cell.chunks,
                 "out": dict(cell.faults),
                 "contestants": [
-                    {"name": name, "seconds": cell.median_seconds(name), **_ratio_json(cell.ratio(name, run.base))}
+                    {
+                        "name": name,
+                        "seconds": cell.median_seconds(name),
+                        **_ratio_json(cell.ratio(name, run.base_of([cell]))),
+                    }
                     for name in cell.seconds
                 ],
             }
@@ -139,6 +159,19 @@ def as_json(run: Run) -> dict[str, Any]:
                 "verdict": v.text,
             }
             for v in run.verdicts
+        ],
+        "idle_turns": [
+            {
+                "workload": one.workload,
+                "turns": one.turns,
+                "deltas": one.deltas,
+                "bytes": one.total,
+                "bytes_beyond_text": one.beyond,
+                "at_most": BAR,
+                "summit": SUMMIT,
+                "verdict": one.verdict,
+            }
+            for one in run.idle
         ],
     }
 
@@ -171,7 +204,8 @@ def write_plot(run: Run, path: Path) -> None:
     if not streams:
         raise ValueError("nothing to draw: the plot shows streams in several deliveries; leave --only out")
     columns = max(len(cells) for _, cells in streams)
-    names = [name for name in run.versions if name not in FLOORS][::-1]
+    there = run.names_of([cell for _, cells in streams for cell in cells])
+    names = [run.base, *(name for name in there if name not in FLOORS)][::-1]
     figure = figure_of(figsize=(4.2 * columns, 3.4 * len(streams)), layout="constrained")
     grid = figure.subplots(len(streams), columns, sharey=True, squeeze=False)
     for line, (workload, cells) in zip(grid, streams, strict=True):
@@ -248,6 +282,14 @@ def _wanted(verdict: Verdict) -> str:
     return f"{wanted}, summit {bar.summit:g}×" if bar.summit else wanted
 
 
+_IDLE: Final = f"memory of a turn between events, after {DELTAS} deltas, beyond its text"
+_IDLE_WANTED: Final = f"at most {BAR:,}, summit {SUMMIT:,}"
+
+
+def _bytes(one: Idle) -> str:
+    return f"{one.beyond:,.0f} bytes"
+
+
 def _ratio_json(ratio: Ratio | None) -> dict[str, Any]:
     return {"medians": list(ratio.medians), "min": ratio.low, "max": ratio.high} if ratio else {}
 
@@ -258,20 +300,27 @@ def _markdown(run: Run) -> str:
         f"- {run.series} series of {run.rounds} rounds; each value is the best of the series' medians (min..max)"
     )
     lines += [f"- **not measured**: {name} ({why})" for name, why in run.absent.items()]
-    lines += ["", f"Processor time in times of {run.base}; more than 1 means that {run.base} is quicker.", ""]
+    lines += ["", "Processor time in times of the contestant in italics; more than 1 means that it is quicker.", ""]
     for workload, cells in run.by_workload():
         lines.append(f"| {workload} ({_amount(cells[0])}) | {' | '.join(c.delivery for c in cells)} |")
         lines.append("|---|" + "---:|" * len(cells))
-        lines.append(f"| *{run.base}* | {' | '.join(f'*{_speed(cell, run.base)}*' for cell in cells)} |")
-        for name in run.names:
-            label = f"floor: `{name}`" if name in FLOORS else f"{name} {run.versions[name]}".replace(" this tree", "")
-            lines.append(f"| {label} | {' | '.join(_ratio_text(cell, name, run.base) for cell in cells)} |")
+        base = run.base_of(cells)
+        lines.append(f"| *{base}* | {' | '.join(f'*{_speed(cell, base)}*' for cell in cells)} |")
+        for name in run.names_of(cells):
+            label = f"{name} {run.versions[name]}".replace(" this tree", "")
+            if name in (*FLOORS, TYPED):
+                label = f"floor: `{name}`"
+            lines.append(f"| {label} | {' | '.join(_ratio_text(cell, name, base) for cell in cells)} |")
         lines += ["", *(f"*{n} is out in {c.delivery}: {why}.*\n" for c in cells for n, why in c.faults.items())]
     lines += ["| bar | measured | wanted | |", "|---|---:|---|---|"]
     for row, group in _rows(run.verdicts):
         for verdict in group:
             what = f"{row}: {verdict.bar.workload}, {verdict.bar.delivery}"
             lines.append(f"| {what} | {_measured(verdict)} | {_wanted(verdict)} | {verdict.text} |")
+    lines += [
+        f"| {_IDLE}: {one.workload}, {one.turns:,} alive | {_bytes(one)} | {_IDLE_WANTED} | {one.verdict} |"
+        for one in run.idle
+    ]
     lines += ["", "How each one is called:", ""]
     lines += [f"- **{name}**: {run.hows[name]}" for name in run.versions]
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from time import thread_time
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from benchmarks.workloads import Workload
+from benchmarks.workloads import TurnWorkload, Workload
 
 Chunks = Sequence[bytes]
 Pairs = list[tuple[str, str]]
@@ -34,6 +34,9 @@ class Contestant(Protocol):
     name: str
     version: str
     how: str
+
+    def takes(self, workload: Workload) -> bool:
+        """Say whether it can be given this workload at all."""
 
     def load(self, workload: Workload, chunks: Chunks) -> None:
         """Take the stream of the turns to come. Not timed."""
@@ -73,6 +76,9 @@ class Local:
             raise UnavailableError(f"not installed: {error}") from None
         self._chunks: Chunks = ()
         self._workload: Workload | None = None
+
+    def takes(self, workload: Workload) -> bool:
+        return not isinstance(workload, TurnWorkload)
 
     def load(self, workload: Workload, chunks: Chunks) -> None:
         self._workload, self._chunks = workload, chunks

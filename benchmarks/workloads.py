@@ -48,6 +48,15 @@ class Workload:
         return _cut(self.stream, FRAGMENT_BYTES)
 
 
+@dataclass(frozen=True)
+class TurnWorkload(Workload):
+    """A whole turn: a stream with its finish, usage and terminal signal, and what a reader must make of it."""
+
+    dialect: str = ""
+    answer: str = ""
+    finish: str = ""  # the provider's own word
+
+
 DELIVERIES: Final[Mapping[str, Callable[[Workload], tuple[bytes, ...]]]] = MappingProxyType(
     {
         "16 KiB reads": Workload.reads,
@@ -55,6 +64,7 @@ DELIVERIES: Final[Mapping[str, Callable[[Workload], tuple[bytes, ...]]]] = Mappi
         "37-byte fragments": Workload.fragments,
     }
 )
+TURN_DELIVERIES: Final = tuple(DELIVERIES)[:2]
 
 
 def chat(events: int = EVENTS) -> Workload:
@@ -67,6 +77,50 @@ def chat(events: int = EVENTS) -> Workload:
 def named(events: int = EVENTS) -> Workload:
     """`event:` and `data:`, about 120 bytes an event, as Anthropic's content_block_delta."""
     return _named("named-event stream", events, "\n")
+
+
+def chat_turn(events: int = EVENTS) -> TurnWorkload:
+    """The events of the chat stream between a role chunk and the finish, the usage, `[DONE]`: a whole turn."""
+    rng = random.Random(1)
+    texts = [_words(rng) for _ in range(events - 4)]
+    begin = _chat_payload(rng, "").replace('{"content":""}', '{"role":"assistant","content":"","refusal":null}')
+    finish = _chat_payload(rng, "").replace('{"content":""}', "{}").replace('_reason":null', '_reason":"stop"')
+    usage = (
+        '{"id":"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG","object":"chat.completion.chunk","created":1741570283,'
+        '"model":"gpt-4o-2024-08-06","service_tier":"default","system_fingerprint":"fp_fc9f1d7035","choices":[],"usage":'
+        f'{{"prompt_tokens":19,"completion_tokens":{len(texts)},"total_tokens":{19 + len(texts)},'
+        '"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}'
+    )
+    payloads = [begin, *(_chat_payload(rng, text) for text in texts), finish, usage, "[DONE]"]
+    plain = _data_only("chat turn", payloads)
+    return TurnWorkload(plain.name, plain.frames, plain.events, b"\n\n", "openai_chat", "".join(texts), "stop")
+
+
+def named_turn(events: int = EVENTS) -> TurnWorkload:
+    """The events of the named-event stream inside a message of one text block: a whole turn."""
+    rng = random.Random(4)
+    texts = [rng.choice(_ASCII + _ACCENTS) for _ in range(events - 5)]
+    documents = [
+        '{"type":"message_start","message":{"id":"msg_014p7gG3wDgGV9EUtLvnow3U","type":"message","role":"assistant",'
+        '"model":"claude-opus-4-20250514","content":[],"stop_reason":null,"stop_sequence":null,"usage":'
+        '{"input_tokens":19,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}}}',
+        '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',
+        *(_named_payload(text) for text in texts),
+        '{"type":"content_block_stop","index":0}',
+        '{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":'
+        f'{{"output_tokens":{len(texts)}}}}}',
+        '{"type":"message_stop"}',
+    ]
+    pairs = [(document[9 : document.index('"', 9)], document) for document in documents]
+    return TurnWorkload(
+        "named-event turn",
+        tuple(f"event: {name}\ndata: {data}\n\n".encode() for name, data in pairs),
+        tuple(pairs),
+        b"\n\n",
+        "anthropic",
+        "".join(texts),
+        "end_turn",
+    )
 
 
 def cjk(events: int = EVENTS) -> Workload:
@@ -97,6 +151,7 @@ def one_big_event(mib: int = 1) -> Workload:
     return _data_only(f"one event of {mib} MiB", [f'{{"b64_json":"{image}"}}'])
 
 
+TURNS: Final = (chat_turn, named_turn)
 STREAMS: Final = (chat, named, cjk, crlf, keep_alives)
 BIG_SIZES_MIB: Final = (1, 4, 16)
 
@@ -122,6 +177,10 @@ def _chat_payload(rng: random.Random, content: str) -> str:
     )
 
 
+def _named_payload(text: str) -> str:
+    return f'{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}'
+
+
 def _data_only(name: str, payloads: list[str]) -> Workload:
     return Workload(
         name,
@@ -134,10 +193,7 @@ def _named(name: str, events: int, line_end: str) -> Workload:
     rng = random.Random(4)
     frames, pairs = [], []
     for _ in range(events):
-        data = (
-            '{"type":"content_block_delta","index":0,'
-            f'"delta":{{"type":"text_delta","text":"{rng.choice(_ASCII + _ACCENTS)}"}}}}'
-        )
+        data = _named_payload(rng.choice(_ASCII + _ACCENTS))
         frames.append(f"event: content_block_delta{line_end}data: {data}{line_end}{line_end}".encode())
         pairs.append(("content_block_delta", data))
     return Workload(name, tuple(frames), tuple(pairs), 2 * line_end.encode())

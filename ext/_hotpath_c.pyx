@@ -10,6 +10,9 @@ How this file keeps memory safe:
 - No Python code of anybody else runs between the first and the last use of such a pointer: no callbacks, no hooks, and
   types are checked before.
 - A `Buffer` is written only through `buffer_append`, which grows it first.
+
+The docstring of a class begins with its constructor's signature and the marker that CPython looks for, unindented; that
+is how `inspect.signature` reads it, and why its first line is long.
 """
 
 cimport cython
@@ -30,7 +33,7 @@ ctypedef const unsigned char* Bytes
 cdef Py_ssize_t DEFAULT_LIMIT = 64 * 1024 * 1024
 cdef Py_ssize_t LARGEST_LIMIT = 0x7FFFFFFFFFFFFFFF
 cdef Py_ssize_t MAX_RETRY_DIGITS = 10_000
-cdef Py_ssize_t INT_DIGITS = 4_000
+cdef Py_ssize_t INT_DIGITS = 600  # int() never refuses so few, whatever the process-wide limit
 cdef object SURROGATE = re.compile("[\ud800-\udfff]")
 cdef str MESSAGE = "message"
 cdef str USE_FEED_TEXT = "; use feed_text for text"
@@ -70,7 +73,8 @@ cdef bytes as_bytes(object chunk, str method, str hint):
 
 cdef Py_ssize_t checked_limit(object value, str option) except -1:
     if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
-        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+        shown = int_text(value) if type(value) is int else repr(value)
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {shown:.100}")
     return value
 
 
@@ -93,8 +97,29 @@ cdef extern from "_utf8.h":
 levada_utf8_init()
 
 
+cdef object int_text(object number):
+    """Return text that reads back as this number: hexadecimal for one of more digits than str() may be allowed."""
+    return str(number) if number.bit_length() <= 2_000 else hex(number)
+
+
 cdef inline str to_text(Bytes begin, Py_ssize_t size):
     return <str>levada_utf8_decode(begin, size)
+
+
+# Under AddressSanitizer what lies behind the bytes of a Buffer is out of bounds, spare room too; else this is nothing.
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #include <sanitizer/asan_interface.h>
+    #define BUFFER_SEAL(b) __asan_poison_memory_region((b)->begin + (b)->size, (b)->room - (b)->size)
+    #define BUFFER_UNSEAL(b) __asan_unpoison_memory_region((b)->begin, (b)->room)
+    #else
+    #define BUFFER_SEAL(b) ((void)0)
+    #define BUFFER_UNSEAL(b) ((void)0)
+    #endif
+    """
+    void BUFFER_SEAL(Buffer* buffer) noexcept
+    void BUFFER_UNSEAL(Buffer* buffer) noexcept
 
 
 # A growing buffer of bytes that its owner frees.
@@ -118,8 +143,10 @@ cdef int buffer_append(Buffer* buffer, Bytes begin, Py_ssize_t size) except -1:
             raise MemoryError()
         buffer.begin = grown
         buffer.room = room
+    BUFFER_UNSEAL(buffer)
     memcpy(buffer.begin + buffer.size, begin, size)
     buffer.size += size
+    BUFFER_SEAL(buffer)
     return 0
 
 
@@ -130,6 +157,7 @@ cdef inline void buffer_clear(Buffer* buffer) noexcept:
         PyMem_Free(buffer.begin)
         buffer.begin = NULL
         buffer.room = 0
+    BUFFER_SEAL(buffer)
 
 
 cdef inline void buffer_free(Buffer* buffer) noexcept:
@@ -139,10 +167,7 @@ cdef inline void buffer_free(Buffer* buffer) noexcept:
 
 
 cdef class Utf8Decoder:
-    """Utf8Decoder(errors='replace')
-    --
-
-    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+    """Utf8Decoder(errors='replace')\n--\n\nBytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
 
     `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
     decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
@@ -155,7 +180,7 @@ cdef class Utf8Decoder:
     def __init__(self, errors="replace"):
         if errors != "replace" and errors != "strict":
             raise UsageError(f"errors must be 'replace' or 'strict', not {errors!r:.100}")
-        self._errors = errors
+        self._errors = "strict" if errors == "strict" else "replace"  # a str of another class is not `str` here
         self._pending = b""
         self._spent = None
 
@@ -184,7 +209,7 @@ cdef class Utf8Decoder:
         return text
 
     def reset(self):
-        """Forget mode, an error too: the next chunk begins a new stream."""
+        """Forget everything, an error too: the next chunk begins a new stream."""
         self._pending, self._spent = b"", None
 
 
@@ -192,10 +217,7 @@ cdef class Utf8Decoder:
 @cython.no_gc
 @cython.freelist(256)  # Cython leaves it out in free-threaded builds
 cdef class Event:
-    """Event(event='message', data='', id='', retry=None)
-    --
-
-    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+    """Event(event='message', data='', id='', retry=None)\n--\n\nOne dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
 
     Equal by value on both backends, hashable, picklable, and not to be changed.
     """
@@ -239,7 +261,8 @@ cdef class Event:
         return hash((self.event, self.data, self.id, self.retry))
 
     def __repr__(self):
-        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+        retry = None if self.retry is None else int_text(self.retry)
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={retry})"
 
     def __reduce__(self):
         from levada._hotpath_py import _event_from_pickle
@@ -333,16 +356,19 @@ cdef inline Py_ssize_t name_size_of(Kind kind) noexcept:
     return 4 if kind == DATA else 2 if kind == ID else 5
 
 
-cdef Py_ssize_t fault(Bytes line, Py_ssize_t size, Kind kind) noexcept:
-    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not."""
+cdef Py_ssize_t fault(Bytes line, Py_ssize_t size, Kind kind, Py_ssize_t checked) noexcept:
+    """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not.
+
+    The first `checked` bytes are known to be good.
+    """
     cdef Py_ssize_t start, index
     cdef const void* nul
     if kind == ID:
-        nul = memchr(line, 0, size)
+        nul = memchr(line + checked, 0, size - checked)
         return -1 if nul is NULL else <Bytes>nul - line
     if kind == RETRY and size > 5:
         start = value_start(line, size, 5)
-        for index in range(start, size):
+        for index in range(max(start, checked), size):
             if index - start >= MAX_RETRY_DIGITS or not 48 <= line[index] <= 57:
                 return index
     return -1
@@ -356,14 +382,19 @@ cdef inline bint is_held(Bytes line, Py_ssize_t size, Kind kind) noexcept:
         return False
     if kind == RETRY and value_start(line, size, 5) == size:
         return False
-    return fault(line, size, kind) < 0
+    return fault(line, size, kind, 0) < 0
+
+
+cdef enum:
+    PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    LONG = 64 * 1024
 
 
 cdef class TextLog:
-    """TextLog()
-    --
+    """TextLog()\n--\n\nA growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
 
-    A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    A block takes in those before it that are no longer than itself, up to LONG characters: so few are held, and each
+    character is moved a bounded number of times.
     """
 
     cdef list _blocks
@@ -386,11 +417,25 @@ cdef class TextLog:
 
     cdef Py_ssize_t add(self, str text) except -1:
         self._pieces.append(text)
-        if len(self._pieces) >= 256:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+        if len(self._pieces) >= PIECES:
+            self._join()
         self._length += len(text)
         return self._length
+
+    cdef int _join(self) except -1:
+        cdef list blocks = self._blocks
+        cdef str block = "".join(self._pieces)
+        cdef Py_ssize_t first = len(blocks)
+        cdef Py_ssize_t size = len(block)
+        while first and len(<str>blocks[first - 1]) <= size and size < LONG:
+            first -= 1
+            size += len(<str>blocks[first])
+        if first < len(blocks):
+            block = "".join(blocks[first:] + [block])
+            del blocks[first:]
+        blocks.append(block)
+        self._pieces = []
+        return 0
 
     def text(self):
         """Return the whole text; joined at the first call after an append, and kept."""
@@ -406,12 +451,9 @@ cdef enum:
 
 @cython.final
 cdef class Stencil:
-    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
-    --
-
-    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
+    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)\n--\n\nAn event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
-    "s" of a string and "n" a number that do not matter. A match makes the delta
+    "s" of a string and "n" a number that do not matter, "w" blanks or none. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
@@ -439,7 +481,7 @@ cdef class Stencil:
             len(literals) != len(holes) + 1
             or len(holes) > HOLES
             or holes.count("t") != 1
-            or not set(holes) <= {"t", "s", "n"}
+            or not set(holes) <= {"t", "s", "n", "w"}
             or not all(type(literal) is bytes for literal in literals)
         ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
@@ -489,6 +531,9 @@ cdef class Stencil:
                     at += 1
                 if at == begin or (begin[0] == 48 and at - begin > 1):
                     return None
+            elif self._hole[i] == 119:  # w
+                while at < end and at[0] == 32:
+                    at += 1
             else:
                 while at < end and at[0] != 34:
                     if at[0] < 32:
@@ -507,6 +552,8 @@ cdef class Stencil:
         if end - at != self._literal_size[self._holes]:
             return None
         text = to_text(text_begin, text_end - text_begin)
+        if "\ufffd" in text:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if escaped:
             try:
                 text, _ = scanstring(text + '"', 0, True)
@@ -534,10 +581,7 @@ cdef struct Line:
 
 
 cdef class EventParser:
-    """EventParser(*, max_event_bytes=67108864, last_event_id='')
-    --
-
-    An event stream, cut anywhere, to events. One parser belongs to one stream.
+    """EventParser(*, max_event_bytes=67108864, last_event_id='')\n--\n\nAn event stream, cut anywhere, to events. One parser belongs to one stream.
 
     `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
     its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
@@ -854,7 +898,7 @@ cdef class EventParser:
                     start = value_start(line, size, 0)
                     out.append(Comment(to_text(line + start, size - start)))
                 return 0
-            bad = fault(line, size, kind)
+            bad = fault(line, size, kind, 0)
         if self._values + (size if bad < 0 else bad) > self._limit:
             raise self._too_large(begun, out)
         start = value_start(line, size, name_size_of(kind))
@@ -1017,7 +1061,6 @@ cdef class EventParser:
         """Hold the beginning of a line, or only remember that it is there where nothing of it will be needed."""
         cdef Py_ssize_t known = self._line_size
         cdef Py_ssize_t ignored = -1
-        cdef const void* nul
         self._line_size += size
         if self._dropping:
             return 0
@@ -1036,12 +1079,8 @@ cdef class EventParser:
         elif self._kind == STRAY:
             if mode == EVENTS:
                 ignored = 0
-        elif self._kind == ID:
-            nul = memchr(rest, 0, size)
-            if nul is not NULL:
-                ignored = known + (<Bytes>nul - rest)
-        elif self._kind == RETRY:
-            ignored = fault(self._line.begin, self._line_size, RETRY)
+        elif self._kind == ID or self._kind == RETRY:
+            ignored = fault(self._line.begin, self._line_size, self._kind, known)
         if self._values + (self._line_size if ignored < 0 else ignored) > self._limit:
             raise self._too_large(self._line_begun, out)
         if ignored >= 0:
@@ -1083,7 +1122,8 @@ cdef class EventParser:
         )
 
 
-# Where in the array we are: before it, after "[", inside an object, after an object, after ",", after the end.
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", at its end,
+# or inside a byte order mark.
 cdef enum Place:
     START
     FIRST
@@ -1091,6 +1131,7 @@ cdef enum Place:
     AFTER
     NEXT
     END
+    MARK
 
 
 cdef tuple EXPECTED = (
@@ -1100,14 +1141,12 @@ cdef tuple EXPECTED = (
     "expected ',' or ']' after an object of the JSON array",
     "expected '{' after ',' in the JSON array",
     "expected nothing but white space after the end of the JSON",
+    "expected the rest of a byte order mark",
 )
 
 
 cdef class JsonArray:
-    """JsonArray(*, max_item_bytes=67108864)
-    --
-
-    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """JsonArray(*, max_item_bytes=67108864)\n--\n\nA streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace comes.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
@@ -1206,8 +1245,13 @@ cdef class JsonArray:
                 self._place = END
             elif byte == 44 and self._place == AFTER:  # ,
                 self._place = NEXT
-            elif self._place == START and self._bom < 3 and self._offset + (at - base) == self._bom and byte == bom[self._bom]:
+            elif self._place == START and self._offset + (at - base) == 0 and byte == bom[0]:
+                self._place = MARK
+                self._bom = 1
+            elif self._place == MARK and self._offset + (at - base) == self._bom and byte == bom[self._bom]:
                 self._bom += 1
+                if self._bom == 3:
+                    self._place = START
             else:
                 raise MalformedPayload(
                     f"{EXPECTED[<int>self._place]}, found byte 0x{byte:02x}", self._offset + (at - base)

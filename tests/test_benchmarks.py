@@ -7,9 +7,24 @@ import pytest
 
 from benchmarks.bars import BARS, Verdict
 from benchmarks.measure import Cell, Ratio
+from benchmarks.memory import Idle
 from benchmarks.node_rival import DECODERS, NodeParser
 from benchmarks.rivals import CYTHON, FLOORS, LOCAL, Contestant, Local, UnavailableError, local
-from benchmarks.workloads import BIG_SIZES_MIB, DELIVERIES, STREAMS, Workload, chat, named, one_big_event
+from benchmarks.turns import READERS, TURN, TYPED, TurnReader, turn_reader
+from benchmarks.workloads import (
+    BIG_SIZES_MIB,
+    DELIVERIES,
+    STREAMS,
+    TURN_DELIVERIES,
+    TURNS,
+    TurnWorkload,
+    Workload,
+    chat,
+    chat_turn,
+    named,
+    named_turn,
+    one_big_event,
+)
 
 FEW = 150
 
@@ -108,6 +123,70 @@ class TestContestants:
         assert floor.reader.read(chat(FEW).reads()) >= FEW
 
 
+class TestTurnReaders:
+    """Whole turns: all who read a dialect come to the same answer and finish."""
+
+    @pytest.mark.parametrize("make", TURNS)
+    def test_a_turn_is_a_whole_stream(self, make: Callable[[int], TurnWorkload]) -> None:
+        workload = make(FEW)
+        assert len(workload.events) == len(workload.frames) == FEW
+        assert local("levada python").reader.pairs(workload.reads()) == list(workload.events)
+        assert make(FEW) == workload
+
+    def test_its_deltas_are_those_of_the_streams_of_events(self) -> None:
+        size = len(chat().stream) / 2_000
+        assert abs(len(chat_turn().stream) / 2_000 - size) < 5
+        assert set(named(FEW).events) & set(named_turn(FEW).events)
+
+    @pytest.mark.parametrize("name", READERS)
+    @pytest.mark.parametrize("make", TURNS)
+    @pytest.mark.parametrize("delivery", TURN_DELIVERIES)
+    # litellm's own, and its clients'
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_contestant_gives_answer_and_finish(
+        self, delivery: str, make: Callable[[int], TurnWorkload], name: str
+    ) -> None:
+        workload = make(FEW)
+        with taking_part(lambda: turn_reader(name)) as contestant:
+            if not contestant.takes(workload):
+                pytest.skip(f"{name} does not read {workload.dialect}")
+            contestant.load(workload, DELIVERIES[delivery](workload))
+            assert contestant.fault() is None
+            assert contestant.turn(0) > 0
+
+    def test_each_dialect_has_two_contestants_at_least(self) -> None:
+        for make in TURNS:
+            workload = make(FEW)
+            assert sum(turn_reader(name).takes(workload) for name in (TURN, TYPED)) == 2
+
+    @pytest.mark.parametrize("name", [TURN, TYPED])
+    def test_a_wrong_answer_is_found(self, name: str) -> None:
+        right = chat_turn(FEW)
+        wrong = TurnWorkload(
+            right.name, right.frames, right.events, right.blank_line, right.dialect, right.answer + "x", right.finish
+        )
+        reader = turn_reader(name)
+        reader.load(wrong, wrong.reads())
+        assert reader.fault() == f"{len(right.answer)} characters of answer for {len(right.answer) + 1}, or others"
+
+    def test_a_turn_without_its_end_is_found(self) -> None:
+        workload = chat_turn(FEW)
+        reader = turn_reader(TURN)
+        reader.load(workload, workload.frames[:-1])
+        assert reader.fault() == "ValueError: state error"
+
+    def test_readers_of_events_are_not_given_turns(self) -> None:
+        assert not local("levada python").takes(chat_turn(FEW))
+        assert not turn_reader(TURN).takes(chat(FEW))
+
+    def test_what_is_not_installed_says_so(self) -> None:
+        def absent(_: TurnWorkload | None) -> None:
+            raise ImportError("No module named 'absent'")
+
+        with pytest.raises(UnavailableError, match="not installed: No module named 'absent'"):
+            TurnReader("absent", "not at all", None, absent)
+
+
 class TestRatios:
     """Only turns of one round are compared."""
 
@@ -117,8 +196,17 @@ class TestRatios:
         assert cell.ratio("slow", "fast") == Ratio((3.0, 3.0), 2.0, 5.0)
         assert cell.ratio("slow", "absent") is None
 
-    def test_every_bar_of_rows_1_to_4_is_there(self) -> None:
-        assert len(BARS) == 6 + 6 + 6 + len(BIG_SIZES_MIB)
+    def test_every_bar_of_rows_1_to_7_is_there(self) -> None:
+        assert len(BARS) == 6 + 6 + 6 + len(BIG_SIZES_MIB) + 2 + 2 + 2 * 2
+
+    def test_the_summit_of_an_upper_bound_lies_below_it(self) -> None:
+        bar = next(bar for bar in BARS if bar.at_most and bar.summit)
+        assert Verdict(bar, Ratio((0.6, 0.4, 0.7), 0.3, 0.9)).text == "met, and the summit"
+        assert Verdict(bar, Ratio((0.6, 0.8, 0.7), 0.3, 0.9)).text == "met"
+
+    def test_memory_is_judged_beyond_the_text(self) -> None:
+        verdicts = [Idle("w", 1, 20, total, 100).verdict for total in (1_124, 4_196, 4_197)]
+        assert verdicts == ["met, and the summit", "met", "NOT MET"]
 
     def test_an_upper_bound_takes_the_smallest_median(self) -> None:
         bar = next(bar for bar in BARS if bar.at_most)

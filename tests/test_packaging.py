@@ -169,13 +169,16 @@ class TestContents:
         names = zipfile.ZipFile(wheel).namelist()
         assert {"levada/py.typed", "levada/_hotpath_c.pyi", f"levada/_hotpath_c{EXT_SUFFIX}"} <= set(names)
         assert [name for name in names if name.endswith((".pyx", ".pxd", ".c", ".h"))] == []
-        assert {name.split("/")[0].split("-")[0] for name in names} == {"levada"}
+        gateway = ROOT / "src" / "levada" / "gateway"
+        shown = [path for folder in ("page", "demo") for path in (gateway / folder).iterdir() if path.is_file()]
+        assert {str(path.relative_to(ROOT / "src")) for path in shown} <= set(names)
+        assert {name.split("/")[0].split("-")[0] for name in names} == {"levada", "_levada_pytestplugin.py"}
 
     def test_the_sdist_has_what_is_needed_to_build_and_test(self, compiled: Path) -> None:
         (sdist,) = folder_of(compiled).glob("*.tar.gz")
         with tarfile.open(sdist) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
-        wanted = ["ext", "src", "tests", "benchmarks", "docs"]
+        wanted = ["ext", "src", "tests", "benchmarks", "docs", "examples"]
         mine = {
             str(path.relative_to(ROOT))
             for folder in wanted

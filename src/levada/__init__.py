@@ -1,7 +1,7 @@
 """levada: bytes in, one verified answer out. Public names, by layer.
 
-Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec; their
-names are imported at first use, so that a program pays for what it uses.
+Text and framing need the standard library alone and are imported here. The turn and what stands on it add msgspec;
+their names are imported at first use, so that a program pays for what it uses.
 """
 
 from __future__ import annotations
@@ -63,8 +63,16 @@ if TYPE_CHECKING:
         Usage,
         UsageUpdate,
     )
+    from levada.detection import Detected, detect
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
+    from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.outcome import Incomplete, Outcome, RunRecord
+    from levada.paint import PaintClock, Painter, ThreadPainter
+    from levada.retry import Retry
+    from levada.review import AsyncReview, Review
+    from levada.run import StopButton, run_turn, run_turn_sync
+    from levada.timeouts import Timeouts
     from levada.turn import Turn
 
     __version__: str
@@ -76,6 +84,7 @@ __all__ = [
     "PROFILES",
     "Anomalies",
     "Anomaly",
+    "AsyncReview",
     "Blocked",
     "Cancelled",
     "Choice",
@@ -83,28 +92,44 @@ __all__ = [
     "Comment",
     "CumulativeText",
     "Delta",
+    "Detected",
     "Event",
     "EventParser",
     "EventTooLarge",
     "Finish",
     "FinishedTurn",
+    "Gate",
+    "HoldGate",
+    "Incomplete",
     "JsonArray",
     "JsonLines",
     "LevadaError",
     "MalformedPayload",
     "NotFinished",
     "Opaque",
+    "OpenGate",
+    "Outcome",
+    "PaintClock",
+    "Painter",
     "Part",
     "Profile",
     "ProtocolError",
     "ProviderError",
     "Reference",
     "Remainder",
+    "Retry",
+    "Review",
+    "RunRecord",
+    "Sentence",
+    "SentenceGate",
     "State",
+    "StopButton",
     "Stray",
     "StreamError",
     "TextDelta",
     "TextReplaced",
+    "ThreadPainter",
+    "Timeouts",
     "TooLarge",
     "ToolCall",
     "ToolCallDelta",
@@ -120,10 +145,13 @@ __all__ = [
     "Utf8Decoder",
     "__version__",
     "aiter_events",
+    "detect",
     "encode_comment",
     "encode_event",
     "encode_json",
     "iter_events",
+    "run_turn",
+    "run_turn_sync",
 ]
 
 # What stands on msgspec: name -> module.
@@ -149,7 +177,16 @@ _AT_FIRST_USE = {
         ),
         "levada.deltas",
     ),
+    # not in a module called detect: that would stand where the function does, once something imported it
+    **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
+    **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
+    **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
+    "Retry": "levada.retry",
+    **dict.fromkeys(("AsyncReview", "Review"), "levada.review"),
+    **dict.fromkeys(("StopButton", "run_turn", "run_turn_sync"), "levada.run"),
+    "Timeouts": "levada.timeouts",
     "Turn": "levada.turn",
 }
 

@@ -24,9 +24,11 @@ from levada.errors import EventTooLarge, MalformedPayload, UsageError
 DEFAULT_LIMIT: Final = 64 * 1024 * 1024
 LARGEST_LIMIT: Final = 2**63 - 1  # the compiled twin counts in a signed machine word
 
-# `retry` is exact up to this many digits; a longer one is ignored and counted. int() alone stops at 4,300.
+# `retry` is exact up to this many digits; a longer one is ignored and counted. int() alone stops at 4,300 or fewer.
 MAX_RETRY_DIGITS: Final = 10_000
-_INT_DIGITS: Final = 4_000
+_INT_DIGITS: Final = 600  # int() never refuses so few, whatever the process-wide limit
+
+_MANY_PIECES: Final = 64  # of an open line, kept apart; an event of a model stream has a few
 
 _BOM: Final = codecs.BOM_UTF8
 # As ints: `b"\r" in chunk` first tries to read b"\r" as a number and makes an error of that, eight times as slow.
@@ -60,7 +62,8 @@ def _as_bytes(chunk: object, method: str, hint: str = "") -> bytes:
 
 def _checked_limit(value: object, option: str) -> int:
     if type(value) is not int or not 1 <= value <= LARGEST_LIMIT:
-        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {value!r:.100}")
+        shown = _int_text(value) if type(value) is int else repr(value)
+        raise UsageError(f"{option} must be an int from 1 to {LARGEST_LIMIT}, not {shown:.100}")
     return value
 
 
@@ -73,11 +76,13 @@ def _to_int(digits: bytes) -> int:
     return value
 
 
-class Utf8Decoder:
-    """Utf8Decoder(errors='replace')
-    --
+def _int_text(number: int) -> str:
+    """Return text that reads back as this number: hexadecimal for one of more digits than str() may be allowed."""
+    return str(number) if number.bit_length() <= 2_000 else hex(number)
 
-    Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
+
+class Utf8Decoder:
+    """Bytes to text, cut anywhere: a character comes out with the chunk that brings its last byte.
 
     `errors`: "replace" makes each maximal malformed part one U+FFFD; "strict" raises UnicodeDecodeError, and the
     decoder is spent until `reset()`. A byte order mark is kept. Source: Encoding Standard, UTF-8 decoder.
@@ -115,16 +120,13 @@ class Utf8Decoder:
         return text
 
     def reset(self) -> None:
-        """Forget mode, an error too: the next chunk begins a new stream."""
+        """Forget everything, an error too: the next chunk begins a new stream."""
         self._pending, self._spent = b"", None
 
 
 @final
 class Event:
-    """Event(event='message', data='', id='', retry=None)
-    --
-
-    One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
+    """One dispatched event: type, data, the last event ID in force, and this block's own `retry` in ms (else None).
 
     Equal by value on both backends, hashable, picklable, and not to be changed.
     """
@@ -147,6 +149,9 @@ class Event:
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "retry", retry)
 
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("type 'levada.sse.Event' is not an acceptable base type")
+
     def json(self) -> Any:
         """Return `data` read as JSON. Raises json.JSONDecodeError where it is not."""
         return json.loads(self.data)
@@ -168,7 +173,8 @@ class Event:
         return hash((self.event, self.data, self.id, self.retry))
 
     def __repr__(self) -> str:
-        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={self.retry!r})"
+        retry = None if self.retry is None else _int_text(self.retry)
+        return f"Event(event={self.event!r}, data={self.data!r}, id={self.id!r}, retry={retry})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _event_from_pickle, (self.event, self.data, self.id, self.retry)
@@ -223,18 +229,20 @@ def _value_of(line: bytes) -> bytes:
     return line[start + 1 :] if line[start : start + 1] == b" " else line[start:]
 
 
-def _fault(line: bytes) -> int:
+def _fault(line: bytes, checked: int = 0) -> int:
     """Return the index at which an `id` or `retry` line turns into one that is ignored, or -1 where it does not.
 
-    An `id` must not contain NUL; a `retry` must be ASCII digits, MAX_RETRY_DIGITS at most.
+    An `id` must not contain NUL; a `retry` must be ASCII digits, MAX_RETRY_DIGITS at most. The first `checked` bytes
+    are known to be good.
     """
     if line.startswith(b"id"):
-        return line.find(b"\0")
+        return line.find(b"\0", checked)
     if line.startswith(b"retry:"):
         start = 7 if line[6:7] == b" " else 6
-        digits = line[start : start + MAX_RETRY_DIGITS]
+        checked = max(start, checked)
+        digits = line[checked : start + MAX_RETRY_DIGITS]
         if digits and not digits.isdigit():
-            return start + next(index for index, byte in enumerate(digits) if not 48 <= byte <= 57)
+            return checked + next(index for index, byte in enumerate(digits) if not 48 <= byte <= 57)
         if len(line) > start + MAX_RETRY_DIGITS:
             return start + MAX_RETRY_DIGITS
     return -1
@@ -258,15 +266,16 @@ def _size_while_open(line: bytes, mode: int) -> int:
 
 
 class TextLog:
-    """TextLog()
-    --
+    """A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, these in longer ones.
 
-    A growing text that is cheap to append to and cheap to hold: pieces are joined in blocks, each once.
+    A block takes in those before it that are no longer than itself, up to _LONG characters: so few are held, and each
+    character is moved a bounded number of times.
     """
 
     __slots__ = ("_blocks", "_length", "_pieces")
 
-    _PIECES = 256  # joined at this many: large enough to be rare, small enough that the pieces' own weight stays small
+    _PIECES = 16  # joined at this many: each weighs 50 to 90 bytes beside its text
+    _LONG = 64 * 1024
 
     def __init__(self) -> None:
         self._blocks: list[str] = []
@@ -282,10 +291,20 @@ class TextLog:
         """Append; return the new length."""
         self._pieces.append(text)
         if len(self._pieces) >= self._PIECES:
-            self._blocks.append("".join(self._pieces))
-            self._pieces = []
+            self._join()
         self._length += len(text)
         return self._length
+
+    def _join(self) -> None:
+        blocks = self._blocks
+        block = "".join(self._pieces)
+        first = len(blocks)
+        size = len(block)
+        while first and len(blocks[first - 1]) <= size and size < self._LONG:
+            first -= 1
+            size += len(blocks[first])
+        blocks[first:] = ["".join([*blocks[first:], block])]
+        self._pieces = []
 
     def text(self) -> str:
         """Return the whole text; joined at the first call after an append, and kept."""
@@ -302,12 +321,9 @@ MOST_HOLES: Final = 4
 
 
 class Stencil:
-    """Stencil(event, literals, holes, make, channel, choice, block, kind, log)
-    --
-
-    An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
+    """An event of type `event` whose data is a JSON document that differs from the next only in its text: literal bytes
     with holes, `literals` one more than `holes`. Holes: "t" (once) the inside of the JSON string that is the text,
-    "s" of a string and "n" a number that do not matter. A match makes the delta
+    "s" of a string and "n" a number that do not matter, "w" blanks or none. A match makes the delta
     `make(text, channel, choice, block, kind, log, log.append(text))`.
     Whoever makes a stencil vouches that a match means this delta and nothing else: see levada/stencils.py.
     """
@@ -330,7 +346,7 @@ class Stencil:
             len(literals) != len(holes) + 1
             or len(holes) > MOST_HOLES
             or holes.count("t") != 1
-            or not set(holes) <= {"t", "s", "n"}
+            or not set(holes) <= {"t", "s", "n", "w"}
         ):
             raise UsageError(f"{len(literals)} literals do not fit holes {holes!r}")
         self._first = literals[0]
@@ -351,6 +367,10 @@ class Stencil:
             if hole == "n":
                 number = _NUMBER.match(data, at)
                 end = number.end() if number is not None else -1
+            elif hole == "w":
+                end = at
+                while data.startswith(b" ", end):
+                    end += 1
             else:
                 end = _end_of_string(data, at)
             if end < 0 or not data.startswith(literal, end):
@@ -363,6 +383,8 @@ class Stencil:
         if at != len(data):
             return None
         decoded = text.decode("utf-8", "replace")
+        if "\ufffd" in decoded:
+            return None  # malformed UTF-8, perhaps: that is counted where JSON is read
         if b"\\" in text:
             try:
                 decoded, _ = scanstring(decoded + '"', 0, True)
@@ -381,11 +403,16 @@ class Stencil:
         return make(text, channel, choice, block, kind, self.log, self.log.append(text))
 
 
-class EventParser:
-    """EventParser(*, max_event_bytes=67108864, last_event_id='')
-    --
+def _gather(pieces: list[bytes | bytearray]) -> None:
+    """Put many pieces into the first: as small objects they take many times their size. Amortised linear."""
+    first = pieces[0]
+    gathered = first if isinstance(first, bytearray) else bytearray(first)
+    gathered += b"".join(pieces[1:])
+    pieces[:] = [gathered]
 
-    An event stream, cut anywhere, to events. One parser belongs to one stream.
+
+class EventParser:
+    """An event stream, cut anywhere, to events. One parser belongs to one stream.
 
     `max_event_bytes` bounds what is held for one event: the values of the open block, one byte for the end of each of
     its lines, and the open line. `last_event_id`: the ID in force before the first byte, for a stream that is resumed.
@@ -442,7 +469,7 @@ class EventParser:
         self._stencils: list[Stencil] = []
         # the quick way for blocks of the usual shape (see _take_usual)
         self._usual = True  # no line and no block is open by the rules: the quick way may be tried
-        self._block: list[bytes] = []  # the open block, as it came, in pieces: of the shape so far
+        self._block: list[bytes | bytearray] = []  # the open block, as it came, in pieces: of the shape so far
         self._block_size = 0
         self._in_data = False  # its data line has begun and has not ended
         self._shape = b"data: "  # what stood before the data in the last block
@@ -450,7 +477,7 @@ class EventParser:
         self._shape_type = "message"
         self._shape_between = "\n\ndata: "  # what stands between the data of two such blocks
         # the open line, in pieces, so that a long one is joined once
-        self._line: list[bytes] = []
+        self._line: list[bytes | bytearray] = []
         self._line_size = 0
         self._line_begun = 0  # in bytes of the stream
         self._kind = _UNDECIDED
@@ -501,7 +528,7 @@ class EventParser:
         """Do as `feed` does with text, for transports that decode by themselves; a lone surrogate becomes U+FFFD."""
         if not isinstance(text, str):
             raise TypeError(f"feed_text() takes str, not {type(text).__name__}; use feed for bytes")
-        return self._take(text.encode("utf-8", "surrogatepass"), _EVENTS)
+        return self._take(str.encode(text, "utf-8", "surrogatepass"), _EVENTS)
 
     def _feed_frames(self, chunk: bytes, stencils: list[Stencil], /) -> list[Any]:
         """Do as `feed` does for a turn, and return frames in wire order.
@@ -541,7 +568,10 @@ class EventParser:
             # a fragment inside the data line of a block of the usual shape: see _take_usual
             size = self._block_size + len(chunk)
             if size <= self._limit:
-                self._block.append(chunk)
+                pieces = self._block
+                pieces.append(chunk)
+                if len(pieces) > _MANY_PIECES:
+                    _gather(pieces)
                 self._block_size = size
                 return []
         if self._unsettled:
@@ -803,25 +833,26 @@ class EventParser:
         self._line_size = known + len(rest)
         if self._dropping:
             return
-        self._line.append(rest)
-        if self._kind == _FIELD and self._values + self._line_size <= self._limit:
-            return  # the way of most pieces
-        if self._kind == _UNDECIDED:
-            self._kind = _kind_of_beginning(b"".join(self._line))
-        if self._kind == _UNDECIDED:
-            return
+        line = self._line
+        line.append(rest)
+        if len(line) > _MANY_PIECES:
+            _gather(line)
+        kind = self._kind
+        if kind == _UNDECIDED:
+            kind = self._kind = _kind_of_beginning(b"".join(line))
+            if kind == _UNDECIDED:
+                return
         size, ignored = self._line_size, -1
-        if self._kind == _COMMENT:
-            ignored = -1 if mode == _ALL else 0
-        elif self._kind == _STRAY:
-            ignored = -1 if mode != _EVENTS else 0
-        elif self._kind == _ID:
-            nul = rest.find(b"\0")
-            ignored = known + nul if nul >= 0 else -1
-        elif self._kind == _RETRY:
-            ignored = _fault(b"".join(self._line))
-        if ignored >= 0:
-            size = ignored
+        if kind != _FIELD:
+            if kind == _ID:
+                nul = rest.find(b"\0")
+                ignored = known + nul if nul >= 0 else -1
+            elif kind == _RETRY:
+                ignored = _fault(b"".join(line), known)
+            elif mode == _EVENTS or (kind == _COMMENT and mode == _FRAMES):
+                ignored = 0
+            if ignored >= 0:
+                size = ignored
         if self._values + size > self._limit:
             raise EventTooLarge(self._limit, self._limit + 1, self._begun if self._begun >= 0 else self._line_begun)
         if ignored >= 0:
@@ -853,14 +884,16 @@ def _end_of_string(data: bytes, begin: int) -> int:
         at = backslash + 2
 
 
-# Where in the array we are: before it, after "[", inside an object, after an object, after ",", after the end.
-_START, _FIRST, _INSIDE, _AFTER, _NEXT, _END = range(6)
+# Where in the array the next byte is: before it, after "[", inside an object, after an object, after ",", at its end,
+# or inside a byte order mark.
+_START, _FIRST, _INSIDE, _AFTER, _NEXT, _END, _MARK = range(7)
 _EXPECTED: Final = {
     _START: "expected '[' or '{' where the JSON begins",
     _FIRST: "expected '{' or ']' in the JSON array",
     _AFTER: "expected ',' or ']' after an object of the JSON array",
     _NEXT: "expected '{' after ',' in the JSON array",
     _END: "expected nothing but white space after the end of the JSON",
+    _MARK: "expected the rest of a byte order mark",
 }
 _NOT_SPACE: Final = re.compile(rb"[^ \t\n\r]")
 _BRACE_OR_QUOTE: Final = re.compile(rb'["{}]')
@@ -868,10 +901,7 @@ _QUOTE_OR_BACKSLASH: Final = re.compile(rb'["\\]')
 
 
 class JsonArray:
-    """JsonArray(*, max_item_bytes=67108864)
-    --
-
-    A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace arrives.
+    """A streamed JSON array of objects, cut anywhere, to the bytes of each object, as soon as its closing brace comes.
 
     One bare object is accepted in place of the array. Only the framing is read: the brackets of the array, its commas,
     and braces outside strings; what is inside an object is the caller's to decode. A byte order mark is dropped.
@@ -885,10 +915,10 @@ class JsonArray:
         "_depth",
         "_ended",
         "_escaped",
+        "_held",
         "_in_string",
         "_limit",
         "_offset",
-        "_pieces",
         "_place",
         "_spent",
     )
@@ -902,7 +932,7 @@ class JsonArray:
         self._ended: Remainder | None = None
         self._spent: EventTooLarge | MalformedPayload | None = None
         # the open object
-        self._pieces: list[bytes] = []
+        self._held = bytearray()
         self._begun = 0  # in bytes of the stream
         self._depth = 0
         self._in_string = False
@@ -929,7 +959,7 @@ class JsonArray:
             self._take(chunk, out)
         except (EventTooLarge, MalformedPayload) as error:
             self._spent = type(error)(*error.args)
-            self._pieces = []
+            self._held = bytearray()
             error.completed = tuple(out)
             raise
         self._offset += len(chunk)
@@ -943,9 +973,8 @@ class JsonArray:
         if self._spent is not None:
             raise type(self._spent)(*self._spent.args)
         if self._ended is None:
-            raw = b"".join(self._pieces)
-            self._ended = Remainder(raw=raw, pending=bool(raw))
-            self._pieces = []
+            self._ended = Remainder(raw=bytes(self._held), pending=bool(self._held))
+            self._held = bytearray()
         return self._ended
 
     def _take(self, chunk: bytes, out: list[bytes]) -> None:
@@ -972,9 +1001,15 @@ class JsonArray:
             elif byte == b"," and self._place == _AFTER:
                 self._place = _NEXT
                 position += 1
-            elif self._place == _START and self._offset + position == self._bom < 3 and byte[0] == _BOM[self._bom]:
+            elif self._place == _START and self._offset + position == 0 and byte == _BOM[:1]:
+                self._place = _MARK
+                self._bom = 1
+                position += 1
+            elif self._place == _MARK and self._offset + position == self._bom and byte[0] == _BOM[self._bom]:
                 self._bom += 1
                 position += 1
+                if self._bom == len(_BOM):
+                    self._place = _START
             else:
                 raise MalformedPayload(f"{_EXPECTED[self._place]}, found byte 0x{byte[0]:02x}", self._offset + position)
 
@@ -1005,9 +1040,13 @@ class JsonArray:
                     break
         if size_before + position - start > self._limit:
             raise EventTooLarge(self._limit, self._limit + 1, self._begun, "max_item_bytes")
-        self._pieces.append(chunk[start:position])
+        item = chunk[start:position]
+        if self._held or self._depth:
+            self._held += item
         if not self._depth:
-            out.append(b"".join(self._pieces))
-            self._pieces = []
+            if self._held:
+                item = bytes(self._held)
+                self._held = bytearray()
+            out.append(item)
             self._place = _END if self._bare else _AFTER
         return position

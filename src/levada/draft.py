@@ -13,14 +13,15 @@ Three things a dialect should know:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from levada._backend import hotpath
 from levada.deltas import (
+    CHANNELS,
     Anomalies,
     Anomaly,
     Choice,
@@ -45,7 +46,36 @@ if TYPE_CHECKING:
 else:
     TextLog = hotpath.TextLog
 
+_T = TypeVar("_T")
+
+MOST_USAGE_KEYS: Final = 256  # in one object; providers send some twenty
 FIRST_ANOMALIES: Final = 100  # kept with their places; the others are counted
+
+# Stand for a list and a dict in which nothing is yet: thousands of turns may be alive, and most need few of them.
+_NONE: Final[Any] = ()
+_EMPTY: Final[Any] = MappingProxyType({})
+
+
+class _ByChannel(Generic[_T]):
+    """A dict of the three channels, at a quarter of a dict's size."""
+
+    __slots__ = CHANNELS
+
+    def __init__(self) -> None:
+        for channel in CHANNELS:
+            setattr(self, channel, None)
+
+    def get(self, channel: str) -> _T | None:
+        found: _T | None = getattr(self, channel)
+        return found
+
+    def __setitem__(self, channel: str, value: _T) -> None:
+        setattr(self, channel, value)
+
+    def pop(self, channel: str) -> _T | None:
+        found = self.get(channel)
+        setattr(self, channel, None)
+        return found
 
 
 class _Part:
@@ -88,18 +118,47 @@ class Tool:
 class _Choice:
     """One answer candidate that grows."""
 
-    __slots__ = ("current", "finish", "index", "logs", "splitter")
+    __slots__ = ("current", "finish", "index", "known", "logs", "splitter", "went_on")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish: str | None = None  # the native word
-        self.logs: dict[str, TextLog] = {}
-        self.current: dict[str, _Part] = {}  # by channel, the part that grows
+        self.went_on = False  # text or a call came after it
+        self.logs: _ByChannel[TextLog] = _ByChannel()
+        self.current: _ByChannel[_Part] = _ByChannel()  # the part that grows
+        self.known: dict[tuple[str, int, str | None], _Part] = _EMPTY  # by channel, block, kind: the last part
         self.splitter: ThinkSplitter | None = None
 
 
 class Draft:
     """Everything a turn knows before it ends."""
+
+    __slots__ = (
+        "_anomaly_counts",
+        "_first_anomalies",
+        "_namesakes",
+        "choices",
+        "citations",
+        "effects",
+        "error",
+        "event_number",
+        "id",
+        "max_choices",
+        "max_tool_calls",
+        "model",
+        "only_text",
+        "out",
+        "parts",
+        "provider",
+        "raw_usage",
+        "references",
+        "refused",
+        "terminal",
+        "text_mode",
+        "think_tags",
+        "tools",
+        "usage",
+    )
 
     def __init__(
         self,
@@ -123,17 +182,18 @@ class Draft:
         self.model: str | None = None
         self.choices: dict[int, _Choice] = {}
         self.parts: list[_Part] = []
-        self.tools: list[Tool] = []
-        self.citations: list[Citation] = []
-        self.references: list[Reference] = []
-        self.raw_usage: dict[str, Any] = {}
+        self.tools: list[Tool] = _NONE
+        self.citations: list[Citation] = _NONE
+        self.references: list[Reference] = _NONE
+        self.raw_usage: dict[str, Any] = _EMPTY
+        self._namesakes: dict[tuple[int, str], list[Reference]] = _EMPTY  # the references, by choice and id
         self.usage: Usage | None = None
         self.error: TurnError | None = None
         self.terminal = False  # the dialect's terminal signal came
         self.refused = False
         # anomalies
-        self._anomaly_counts: dict[str, int] = {}
-        self._first_anomalies: list[Anomaly] = []
+        self._anomaly_counts: dict[str, int] = _EMPTY
+        self._first_anomalies: list[Anomaly] = _NONE
         # how many effects this event had, and its text where that was the only one
         self.effects = 0
         self.only_text: TextDelta | None = None
@@ -145,6 +205,11 @@ class Draft:
         self.out = out
         self.event_number += 1
         self.effects = 0
+        self.only_text = None
+
+    def end_events(self) -> None:
+        """Let go of what only an event being taken needs."""
+        self.out = _NONE
         self.only_text = None
 
     def touch(self) -> None:
@@ -159,9 +224,15 @@ class Draft:
     def anomaly(self, name: str, path: str = "") -> None:
         """Count something odd that loses nothing. `name` is one of the words in docs/turns.md; `path` says where."""
         self.effects += 1
+        if not self._anomaly_counts:
+            self._anomaly_counts, self._first_anomalies = {}, []
         self._anomaly_counts[name] = self._anomaly_counts.get(name, 0) + 1
         if len(self._first_anomalies) < FIRST_ANOMALIES:
             self._first_anomalies.append(Anomaly(name, self.event_number, path))
+
+    def count_of(self, name: str) -> int:
+        """Return how often an anomaly was counted."""
+        return self._anomaly_counts.get(name, 0)
 
     @property
     def anomalies(self) -> Anomalies:
@@ -229,6 +300,8 @@ class Draft:
             self.replace(text, channel, choice, block, "changed_prefix")
 
     def _append(self, text: str, channel: str, candidate: _Choice, block: int, kind: str | None) -> None:
+        if candidate.finish is not None:
+            candidate.went_on = True
         log = candidate.logs.get(channel)
         if log is None:
             log = candidate.logs[channel] = TextLog()
@@ -249,18 +322,17 @@ class Draft:
             former.stretches[-1][1] = log.length
         part = None
         if former is not None and former.block != block:
-            part = next(
-                (
-                    known
-                    for known in reversed(self.parts)
-                    if known.log is log and known.block == block and known.kind == kind
-                ),
-                None,
-            )
+            part = candidate.known.get((channel, block, kind))
         if part is None:
             part = _Part("text" if channel == "answer" else channel, candidate.index, block)
             part.channel, part.kind, part.model, part.log = channel, kind, self.model, log
             self.parts.append(part)
+            if former is not None or candidate.known:
+                if candidate.known is _EMPTY:  # most candidates have one part of a channel, and need no dict
+                    candidate.known = {}
+                if former is not None:
+                    candidate.known.setdefault((channel, former.block, former.kind), former)
+                candidate.known[channel, block, kind] = part
         part.stretches.append([log.length, -1])
         candidate.current[channel] = part
         return part
@@ -268,7 +340,7 @@ class Draft:
     def end_part(self, channel: str, choice: int = 0) -> None:
         """End the part that grows: text that follows begins a new one, also in the same block."""
         candidate = self.choice(choice)
-        part = candidate.current.pop(channel, None)
+        part = candidate.current.pop(channel)
         if part is not None and part.log is not None:
             part.stretches[-1][1] = part.log.length
             self.effects += 1
@@ -284,9 +356,10 @@ class Draft:
         log = candidate.logs[channel] = TextLog()
         if channel == "answer" and candidate.splitter is not None:
             candidate.splitter = ThinkSplitter(self.think_tags)
-        candidate.current.pop(channel, None)
+        candidate.current.pop(channel)
         place = next((n for n, part in enumerate(self.parts) if part.log is former is not None), len(self.parts))
         self.parts = [part for part in self.parts if former is None or part.log is not former]
+        candidate.known = {key: part for key, part in candidate.known.items() if part.log is not former}
         if not text and channel == "answer":
             self.citations = [citation for citation in self.citations if citation.choice != choice]
         self.effects += 2
@@ -296,8 +369,48 @@ class Draft:
             part.stretches.append([0, -1])
             self.parts.insert(place, part)
             candidate.current[channel] = part
+            if candidate.known is not _EMPTY:
+                candidate.known[channel, block, None] = part
             log.append(text)
         self.out.append(TextReplaced(text, channel, choice, block, reason))
+
+    def growing_part(self, channel: str, choice: int = 0) -> _Part | None:
+        """Return the part that this channel's text goes to, for dialects whose wire repeats the text of each part."""
+        candidate = self.choices.get(choice)
+        return candidate.current.get(channel) if candidate is not None else None
+
+    def text_of(self, parts: Iterable[_Part]) -> str:
+        """Return the text of some parts, joined."""
+        return "".join(_text_of(part) for part in parts)
+
+    def replace_parts(self, parts: Sequence[_Part], text: str, reason: str | None = None) -> None:
+        """Set the text of one or more parts of one channel anew, in the place of the first; other parts keep theirs."""
+        first = parts[0]
+        former = first.log
+        assert former is not None  # only text parts come here
+        known = former.text()
+        kin = [
+            (start, end if end >= 0 else former.length, part)
+            for part in self.parts
+            if part.log is former
+            for start, end in part.stretches
+        ]
+        kin.sort(key=lambda stretch: stretch[:2])
+        candidate = self.choice(first.choice)
+        log = candidate.logs[first.channel] = TextLog()
+        for part in {id(part): part for _, _, part in kin}.values():
+            part.log, part.stretches = log, []
+        placed = False
+        for start, end, part in kin:
+            piece = known[start:end]
+            if part in parts:
+                piece, placed = "" if placed else text, True
+            part.stretches.append([log.length, log.append(piece) if piece else log.length])
+        growing = candidate.current.get(first.channel)
+        if growing is not None:
+            growing.stretches.append([log.length, -1])
+        self.effects += 2
+        self.out.append(TextReplaced(log.text(), first.channel, first.choice, first.block, reason))
 
     def flush_text(self) -> None:
         """Give out what the think-tag splitter holds: nothing more can come that would complete a tag."""
@@ -307,6 +420,11 @@ class Draft:
                     part = candidate.current.get("reasoning" if inside else "answer")
                     block = part.block if part is not None else 0
                     self._append(piece, "reasoning" if inside else "answer", candidate, block, None)
+
+    @property
+    def went_on(self) -> bool:
+        """Whether a candidate went on after its finish reason, and named none after that."""
+        return any(candidate.went_on for candidate in self.choices.values())
 
     def channel_text(self, channel: str, choice: int = 0) -> str:
         """Return a channel's text so far; "" where nothing came."""
@@ -342,6 +460,7 @@ class Draft:
                 error=TooLarge,
             )
             return tool
+        self.tools = self.tools or []
         self.tools.append(tool)
         part = _Part("tool", choice, block)
         part.tool, part.model = tool, self.model
@@ -359,6 +478,9 @@ class Draft:
         if arguments:
             tool.arguments.append(arguments)
         self.effects += 1
+        candidate = self.choices.get(tool.choice)
+        if candidate is not None and candidate.finish is not None:
+            candidate.went_on = True
         self._announce(tool, arguments)
 
     def set_arguments(self, tool: Tool, arguments: str) -> None:
@@ -420,15 +542,40 @@ class Draft:
     def cite(self, citation: Citation) -> None:
         """Add a citation."""
         self.effects += 1
+        self.citations = self.citations or []
         self.citations.append(citation)
         self.out.append(citation)
 
     def refer(self, reference: Reference) -> None:
         """Add a reference, unless an equal one is known."""
-        if reference not in self.references:
+        if self._namesakes is _EMPTY:
+            self._namesakes = {}
+        namesakes = self._namesakes.setdefault((reference.choice, reference.id), [])
+        if reference not in namesakes:
             self.effects += 1
+            namesakes.append(reference)
+            self.references = self.references or []
             self.references.append(reference)
             self.out.append(reference)
+
+    def set_citations(self, citations: Sequence[Citation], choice: int = 0) -> None:
+        """Set a candidate's citations anew, from wires that repeat or correct them. Only what is new makes a delta."""
+        former = [citation for citation in self.citations if citation.choice == choice]
+        if former != list(citations):
+            self.effects += 1
+            self.citations = [citation for citation in self.citations if citation.choice != choice] + list(citations)
+            self.out.extend(_news(former, citations))
+
+    def set_references(self, references: Sequence[Reference], choice: int = 0) -> None:
+        """Set a candidate's references anew, as `set_citations` does."""
+        former = [reference for reference in self.references if reference.choice == choice]
+        if former != list(references):
+            self.effects += 1
+            self.references = [known for known in self.references if known.choice != choice] + list(references)
+            self._namesakes = {}
+            for reference in self.references:
+                self._namesakes.setdefault((reference.choice, reference.id), []).append(reference)
+            self.out.extend(_news(former, references))
 
     def keep(self, name: str, data: Any, choice: int = 0, block: int = 0) -> None:
         """Keep something for the next request that is no text, as a part. The dialect may go on filling `data`."""
@@ -454,7 +601,9 @@ class Draft:
 
     def merge_usage(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Merge a raw usage object into what is known, key by key; null and missing overwrite nothing."""
-        _merge(self.raw_usage, raw)
+        self.raw_usage = self.raw_usage or {}
+        if _merge(self.raw_usage, raw, MOST_USAGE_KEYS) <= 0:
+            self.anomaly("usage_too_large", "usage")
         return self.raw_usage
 
     # -- how it ends -----------------------------------------------------------------------------------------------
@@ -463,6 +612,7 @@ class Draft:
         """Take a finish reason: the provider's word, and ours for it. A later one beats an earlier one."""
         candidate = self.choice(choice)
         self.effects += 1
+        candidate.went_on = False
         if candidate.finish == native:
             return
         candidate.finish = native
@@ -504,7 +654,7 @@ class Draft:
     # -- what the turn is asked for --------------------------------------------------------------------------------
 
     def tool_calls(self, finish_reasons: Mapping[int, str | None], choice: int | None = None) -> tuple[ToolCall, ...]:
-        """Return the tool calls so far, with `complete` by the rule of design.md 3.2."""
+        """Return the tool calls so far, with `complete` by the rule of docs/turns.md."""
         return tuple(
             self._tool_call(tool, finish_reasons.get(tool.choice))
             for tool in self.tools
@@ -566,20 +716,31 @@ class Draft:
         return tuple(values)
 
 
+def _news(former: Sequence[_T], values: Sequence[_T]) -> list[_T]:
+    """Return the values that are not among the former ones. By repr: they hold JSON, which cannot be hashed."""
+    known = {repr(value) for value in former}
+    return [value for value in values if repr(value) not in known]
+
+
 def _text_of(part: _Part) -> str:
     assert part.log is not None  # only text parts come here
     text = part.log.text()
     return "".join(text[start : end if end >= 0 else None] for start, end in part.stretches)
 
 
-def _merge(known: dict[str, Any], news: Mapping[str, Any]) -> None:
+def _merge(known: dict[str, Any], news: Mapping[str, Any], room: int) -> int:
+    """Merge, so that no object has more than `room` keys; return how much room is left, 0 where a key was left out."""
     for key, value in news.items():
         if value is None:
             continue
+        if key not in known and len(known) >= room:
+            return 0
         if isinstance(value, dict) and isinstance(known.get(key), dict):
-            _merge(known[key], value)
+            if not _merge(known[key], value, room):
+                return 0
         else:
             known[key] = dict(value) if isinstance(value, dict) else value
+    return 1
 
 
 def _is_json_object(text: str) -> bool:

@@ -25,13 +25,12 @@ class JsonLines:
     A line is handed out without its LF and otherwise as it came. `max_item_bytes` bounds one line.
     """
 
-    __slots__ = ("_closed", "_limit", "_offset", "_pieces", "_size", "_spent")
+    __slots__ = ("_closed", "_held", "_limit", "_offset", "_spent")
 
     def __init__(self, *, max_item_bytes: int = DEFAULT_LIMIT) -> None:
         self._limit = _checked_limit(max_item_bytes, "max_item_bytes")
-        self._offset = 0  # where the open line began, in bytes of the stream
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._held = bytearray()  # the open line
+        self._offset = 0  # where it began, in bytes of the stream
         self._spent: EventTooLarge | None = None
         self._closed = False
 
@@ -48,15 +47,18 @@ class JsonLines:
             raise UsageError("the stream was closed; make a new JsonLines for the next one")
         out: list[bytes] = []
         lines = chunk.split(b"\n")
-        for line in lines[:-1]:
-            self._hold(line, out)
-            item = b"".join(self._pieces) if len(self._pieces) > 1 else line
-            if item.strip():
-                out.append(item)
-            self._offset += len(item) + 1
-            self._pieces, self._size = [], 0
-        if lines[-1]:
-            self._hold(lines[-1], out)
+        rest = lines.pop()
+        for line in lines:
+            self._check(line, out)
+            if self._held:
+                self._held += line
+                line = bytes(self._held)
+                self._held = bytearray()
+            if line.strip():
+                out.append(line)
+            self._offset += len(line) + 1
+        self._check(rest, out)
+        self._held += rest
         return out
 
     def close(self) -> list[bytes]:
@@ -64,16 +66,15 @@ class JsonLines:
         if self._spent is not None:
             raise EventTooLarge(*self._spent.args)
         self._closed = True
-        item = b"".join(self._pieces)
-        self._pieces, self._size = [], 0
+        item = bytes(self._held)
+        self._held = bytearray()
         return [item] if item.strip() else []
 
-    def _hold(self, piece: bytes, out: list[bytes]) -> None:
-        self._size += len(piece)
-        if self._size > self._limit:
+    def _check(self, piece: bytes, out: list[bytes]) -> None:
+        """Raise if the open line together with its next piece is too large."""
+        if len(self._held) + len(piece) > self._limit:
             self._spent = EventTooLarge(self._limit, self._limit + 1, self._offset, "max_item_bytes")
-            self._pieces = []
+            self._held = bytearray()
             error = EventTooLarge(*self._spent.args)
             error.completed = tuple(out)
             raise error
-        self._pieces.append(piece)

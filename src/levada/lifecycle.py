@@ -1,7 +1,7 @@
 """The five states of a turn, as a table.
 
 Rules this file keeps:
-- FINISHED has one way in: TERMINAL, from STREAMING. Whoever sends it has checked every rule of design.md 3.2.
+- FINISHED has one way in: TERMINAL, from STREAMING. Whoever sends it has checked every rule of docs/turns.md.
 - FINISHED, ERROR and CANCELLED have no way out.
 - A signal that the table does not know changes nothing: after an end it is counted, elsewhere it is our own bug.
 """

@@ -35,8 +35,8 @@ __all__ = [
 
 Chunk = bytes | bytearray | memoryview
 
-# str() alone stops at 4,300 digits.
-_STR_DIGITS: Final = 4_000
+# str() alone stops at 4,300 digits, or fewer where the process says so; never at so few.
+_STR_DIGITS: Final = 600
 
 # Legal in JSON and in an event stream, but line ends to clients that split with str.splitlines() or old JavaScript.
 _LINE_SEPARATORS: Final = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
@@ -91,9 +91,9 @@ def encode_event(
     if event is not None and event != "message":
         lines.append(f"event: {_line(event, 'event')}")
     if id is not None:
-        if "\0" in id:
+        if "\0" in _line(id, "id"):
             raise ValueError("id contains NUL, and a parser ignores such an id")
-        lines.append(f"id: {_line(id, 'id')}" if id else "id:")
+        lines.append(f"id: {id}" if id else "id:")
     if retry is not None:
         lines.append(f"retry: {_digits(retry)}")
     if "\r" in data:

@@ -25,6 +25,7 @@ else:
 
 _SENTINEL: Final = "levada \u2603 stencil"
 _MOST_DOCUMENT_BYTES: Final = 16 * 1024  # what is larger repeats more than its text, and would be held for each stencil
+_BLANKS: Final = (b" ", b"\n", b"\r", b"\t")
 
 
 def find_stencil(
@@ -38,22 +39,24 @@ def find_stencil(
     """Return a proven stencil for events like this one, or None.
 
     `data` had `delta` as its whole effect. `decoder` reads all that the dialect looks at. `text_keys` and `noise_keys`
-    are JSON keys with quotes and colon: where the text may stand, and strings and numbers that mean nothing.
+    are JSON keys with quotes and colon: where the text may stand, and strings and numbers that mean nothing. Blanks may
+    follow the colon: Google's JSON is pretty-printed.
     """
     if len(data) > _MOST_DOCUMENT_BYTES:
         return None
     for key in text_keys:
-        begin = data.find(key + b'"')
+        begin = data.find(key)
         while begin >= 0:
-            begin += len(key) + 1
-            end = _end_of_string(data, begin)
-            if end >= 0 and _value(data[begin:end]) == delta.text:
-                holes = [(begin, end, "t"), *_noise(data, noise_keys)]
-                holes.sort()
-                stencil = _prove(event, data, delta, decoder, holes)
-                if stencil is not None:
-                    return stencil
-            begin = data.find(key + b'"', begin)
+            begin = _after_blanks(data, begin + len(key))
+            if data[begin : begin + 1] == b'"':
+                begin += 1
+                end = _end_of_string(data, begin)
+                if end >= 0 and _value(data[begin:end]) == delta.text:
+                    holes = sorted([(begin, end, "t"), *_noise(data, noise_keys), *_padding(data)][:MOST_HOLES])
+                    stencil = _prove(event, data, delta, decoder, holes)
+                    if stencil is not None:
+                        return stencil
+            begin = data.find(key, begin)
     return None
 
 
@@ -63,7 +66,7 @@ def _noise(data: bytes, keys: tuple[bytes, ...]) -> list[tuple[int, int, str]]:
         begin = data.find(key)
         if begin < 0 or len(holes) == MOST_HOLES - 1:
             continue
-        begin += len(key)
+        begin = _after_blanks(data, begin + len(key))
         if data[begin : begin + 1] == b'"':
             end = _end_of_string(data, begin + 1)
             if end >= 0 and b"\\" not in data[begin + 1 : end]:
@@ -75,6 +78,12 @@ def _noise(data: bytes, keys: tuple[bytes, ...]) -> list[tuple[int, int, str]]:
             if end > begin:
                 holes.append((begin, end, "n"))
     return holes
+
+
+def _padding(data: bytes) -> list[tuple[int, int, str]]:
+    """Return the hole of the blanks before the last brace: Anthropic pads each event by another number of them."""
+    begin = len(data[:-1].rstrip(b" "))
+    return [(begin, len(data) - 1, "w")] if data.endswith(b" }") else []
 
 
 def _prove(
@@ -91,7 +100,7 @@ def _prove(
         if begin < place:
             return None  # a key inside another hole
         literals.append(data[place:begin])
-        other += data[place:begin] + {"t": _SENTINEL.encode(), "s": b"~", "n": b"9"}[hole]
+        other += data[place:begin] + {"t": _SENTINEL.encode(), "s": b"~", "n": b"9", "w": b"  "}[hole]
         place = end
     literals.append(data[place:])
     other += data[place:]
@@ -124,6 +133,13 @@ def _with_text(value: Any, text: str, counted: list[int]) -> Any:
         counted[0] += 1
         return text
     return value
+
+
+def _after_blanks(data: bytes, begin: int) -> int:
+    """Return where JSON's blanks that begin at `begin` end."""
+    while data[begin : begin + 1] in _BLANKS:
+        begin += 1
+    return begin
 
 
 def _end_of_string(data: bytes, begin: int) -> int:

@@ -1,10 +1,28 @@
-"""What differs between transports: here, those that hand out the whole text so far instead of chunks."""
+"""What differs between transports: how the end of a body is told, and those that hand out the whole text so far."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from levada.errors import TransportRewound
 
-__all__ = ["CumulativeText"]
+__all__ = ["CumulativeText", "tells_its_end"]
+
+
+def tells_its_end(http_version: str, headers: Mapping[str, str]) -> bool:
+    """Say whether a response's HTTP framing tells a whole body from one cut off: what `eof(clean=…)` asks for.
+
+    `http_version`: as "HTTP/1.1"; `headers`: with lower-case names, or a mapping that ignores case.
+    From HTTP/2 on every body tells (END_STREAM). In HTTP/1 it needs a last coding of chunked, or else a content length;
+    without them the body goes on until the connection closes, and any cut looks like its end. A client that raises for
+    a body shorter than told has to be asked as well. Source: RFC 9112, 6.3, and 8.
+    """
+    if http_version[:6] >= "HTTP/2":
+        return True
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        return coding.rpartition(",")[2].strip().lower() == "chunked"
+    return "content-length" in headers
 
 
 class CumulativeText:

@@ -1,6 +1,6 @@
 """A turn: bytes of a model's stream in, deltas out, and at the end one verified answer, or why there is none.
 
-Rules this file keeps (design.md 3.2):
+Rules this file keeps (docs/turns.md):
 - FINISHED is entered in `_finish` alone, after every check: no error seen, the dialect's terminal signal or a clean end
   that the dialect accepts, a finish reason for every choice where the dialect asks for it, none of them an error.
 - What the peer does ends in the state; only our caller's mistakes raise.
@@ -40,6 +40,7 @@ from levada.frames import JsonArray, JsonLines
 from levada.lifecycle import Lifecycle, Signal, State
 from levada.sse import Event, EventParser
 from levada.stencils import find_stencil
+from levada.strays import Strays
 
 if TYPE_CHECKING:
     from levada._hotpath_py import Stencil
@@ -61,20 +62,17 @@ _VAGUE_TYPES: Final = ("", "text/plain", "application/octet-stream", "binary/oct
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space and a byte order mark: they do not tell the framing
 _MOST_SPACE: Final = 4096  # after so much of it the framing is the default one
 
-_STRAY_LIMIT: Final = (
-    64 * 1024
-)  # of stray lines kept to find an error in them; errors seen in the field stay below 4 KiB
 _STENCILS: Final = 4  # kept at once: answer and reasoning of two choices
-_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one stops trying
+_STENCIL_TRIES: Final = 16  # each costs some microseconds; a stream that never fits one in so many stops trying
 
 
 class Turn:
     """One turn of a model, from its stream.
 
     `dialect`: the wire's name (levada.DIALECTS). `profile`: a server's name (levada.PROFILES) or a Profile; its habits
-    are used unless said otherwise here. `framing`: sse, ndjson or json-array; by default the dialect's, told by the head or
-    the first bytes where it has two. `terminal`: strict, done or finish_reason (design.md 3.2). `think_tags`: names
-    of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
+    are used unless said otherwise here. `framing`: sse, ndjson or json-array; the dialect's by default, told by the
+    head or the first bytes where it has two. `terminal`: strict, done or finish_reason (docs/turns.md). `think_tags`:
+    names of tags to split out of the answer, as ("think",). `text_mode`: delta, cumulative or auto.
     Limits are inclusive; above one the turn ends as an error of kind too_large.
     Raises UsageError for a name or setting that makes no sense.
     """
@@ -84,7 +82,7 @@ class Turn:
         "_content_type",
         "_dialect",
         "_draft",
-        "_fed",
+        "_events",
         "_first_bytes",
         "_framing",
         "_lifecycle",
@@ -92,10 +90,10 @@ class Turn:
         "_max_turn_bytes",
         "_parser",
         "_retry_after_s",
+        "_room",
         "_status",
         "_stencil_tries",
         "_stencils",
-        "_stray_size",
         "_strays",
         "_terminal",
     )
@@ -124,6 +122,11 @@ class Turn:
             raise UsageError(
                 f"terminal={terminal!r} makes no sense for {dialect}; there: {', '.join(sorted(room.terminals))}"
             )
+        if text_mode not in room.text_modes:
+            fitting = ", ".join(sorted(room.text_modes))
+            raise UsageError(f"text_mode={text_mode!r} makes no sense for {dialect}; there: {fitting}")
+        if think_tags and text_mode != "delta":
+            raise UsageError("think_tags need text_mode='delta': a text that is repeated whole cannot be split")
         if framing is not None:
             _check_word(framing, _FRAMINGS, "framing")
             if framing not in room.framings:
@@ -150,16 +153,16 @@ class Turn:
         self._lifecycle = Lifecycle()
         self._max_event_bytes = max_event_bytes
         self._max_turn_bytes = max_turn_bytes
-        self._fed = 0
+        self._room = max_turn_bytes  # so many bytes may yet come
         self._framing = framing if framing is not None or len(room.framings) > 1 else room.framings[0]
         self._parser: EventParser | JsonArray | JsonLines | None = None
+        self._events: EventParser | None = None  # the parser of an event stream, until the turn ends
         self._first_bytes: bytes | None = b""  # held while the framing is not decided
         self._body: bytearray | None = None  # a body that is no stream is held whole
         self._status: int | None = None
         self._content_type = ""
         self._retry_after_s: float | None = None
-        self._strays: list[str] = []
-        self._stray_size = 0
+        self._strays: Strays | None = None
         self._stencils: list[Stencil] = []
         self._stencil_tries = _STENCIL_TRIES
 
@@ -176,15 +179,18 @@ class Turn:
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
         content-type and retry-after. Raises UsageError after the first `feed`.
         """
-        if self._fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
-            raise UsageError("head() comes once, before the first feed()")
+        fed = self._room < self._max_turn_bytes
+        if fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
+            raise UsageError("head() comes once, before the first feed(); a Turn reads one response: make a new one")
+        if content_type is not None and not isinstance(content_type, str):
+            raise TypeError(f"content_type must be str or None, not {type(content_type).__name__}")
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         named = {str(name).lower(): str(value) for name, value in pairs}
         if content_type is None:
             content_type = named.get("content-type")
         self._status = status
         self._content_type = (content_type or "").partition(";")[0].strip().lower()
-        self._retry_after_s = _seconds(named.get("retry-after"))
+        self._retry_after_s = seconds_of(named.get("retry-after"))
         framing = _STREAM_TYPES.get(self._content_type)
         vague = self._content_type in _VAGUE_TYPES
         if not 200 <= status < 300:
@@ -200,24 +206,52 @@ class Turn:
         `chunk` may be cut anywhere. After the end it returns [] and counts. Raises TypeError for anything but bytes,
         bytearray or memoryview, never for what the bytes say: look at `state` and `error`.
         """
+        # The hot path: an event stream that goes on. Everything else, once a chunk, is `_feed_otherwise`.
+        parser = self._events
+        if parser is None or type(chunk) is not bytes:
+            return self._feed_otherwise(chunk)
+        room = self._room - len(chunk)
+        if room < 0:
+            return self._feed_otherwise(chunk)
+        self._room = room
+        try:
+            frames = parser._feed_frames(chunk, self._stencils)
+        except EventTooLarge as error:
+            return self._break(error, TooLarge(str(error)))
+        if not frames:
+            return frames
+        if type(frames[-1]) is TextDelta:
+            # stencils rest after the first frame that is no delta, so all of these are deltas
+            self._draft.event_number += len(frames)
+            self._stencil_tries = _STENCIL_TRIES
+            return frames
+        out: list[Delta] = []
+        self._process(frames, out)
+        return out
+
+    def _feed_otherwise(self, chunk: bytes | bytearray | memoryview) -> list[Delta]:
         chunk = _as_bytes(chunk, "feed", "; use feed_text for text")
         if self._lifecycle.ended:
             self._after_end(chunk)
             return []
-        self._fed += len(chunk)
-        over = self._fed - self._max_turn_bytes
-        if over > 0:
-            chunk = chunk[: len(chunk) - over]
-        out: list[Delta] = []
-        if chunk:
-            out = self._take(chunk)
-        if over > 0 and not self._lifecycle.ended:
+        over = len(chunk) > self._room
+        rest = b""
+        if over:
+            chunk, rest = chunk[: self._room], chunk[self._room :]
+        if self._events is not None:
+            out = self.feed(chunk)
+        else:
+            self._room -= len(chunk)
+            out = self._take(chunk) if chunk else []
+        if over and not self._lifecycle.ended:
             self._fail(
                 TooLarge(
                     f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes if you trust this "
                     "provider"
                 )
             )
+        if rest:
+            self._count_chunk(rest)
         return out
 
     def feed_text(self, text: str, /) -> list[Delta]:
@@ -240,8 +274,8 @@ class Turn:
             self._count_after_end([frame])
             return []
         self._first_bytes = None
-        self._fed += len(frame[1])
-        if self._fed > self._max_turn_bytes:
+        self._room -= len(frame[1])
+        if self._room < 0:
             self._fail(TooLarge(f"the turn is larger than {self._max_turn_bytes} bytes; raise max_turn_bytes"))
             return []
         out: list[Delta] = []
@@ -265,15 +299,16 @@ class Turn:
             held, self._first_bytes = self._first_bytes, None
             self._choose_parser("")
             out += self._take(held)
-        array_closed = None
+        array_closed, torn = None, False
         if not self._lifecycle.ended:
-            array_closed = self._close_parser(out)
+            array_closed, torn = self._close_parser(out)
         if not self._lifecycle.ended and self._strays:
             self._judge_strays(clean, out)
-        if not self._lifecycle.ended and clean:
+        if not self._lifecycle.ended and clean and not torn:
             self._draft.begin_event(out)
+            self._draft.event_number -= 1  # the end is no event
             if self._dialect.confirmed_by_end(array_closed) or (
-                self._terminal == "finish_reason" and self._all_finished()
+                self._terminal == "finish_reason" and self._all_finished() and not self._draft.went_on
             ):
                 self._finish()
         if not self._lifecycle.ended:
@@ -374,7 +409,7 @@ class Turn:
 
     @property
     def finish_reason(self) -> str | None:
-        """The common finish reason of choice 0, None while none was named. It does not mean that the turn is finished."""
+        """The common finish reason of choice 0, None while none was named. It does not mean "finished"."""
         reason = self._finish_reasons().get(0)
         return "other" if reason is None and self._lifecycle.state is State.FINISHED else reason
 
@@ -398,6 +433,11 @@ class Turn:
     def anomalies(self) -> Anomalies:
         """What was odd and tolerated so far, events after the end included."""
         return self._draft.anomalies
+
+    @property
+    def events(self) -> int:
+        """How many events or JSON items came, the terminal signal and those after the end included."""
+        return self._draft.event_number
 
     @property
     def after_end(self) -> int:
@@ -434,28 +474,26 @@ class Turn:
             self._first_bytes = None
             self._choose_parser(first.decode("latin-1"))
             chunk = held
+        if self._events is not None:
+            self._room += len(chunk)  # feed counts them
+            return self.feed(chunk)
         parser = self._parser
-        frames: list[Any]
-        failure: TurnError | None = None
+        assert not isinstance(parser, EventParser | None)  # chosen above, and no event stream
         try:
-            if isinstance(parser, EventParser):
-                frames = parser._feed_frames(chunk, self._stencils)
-                if frames and type(frames[-1]) is TextDelta:
-                    # stencils rest after the first frame that is no delta, so all of these are
-                    self._draft.event_number += len(frames)
-                    return frames
-            else:
-                assert parser is not None  # chosen above
-                frames = [("message", item) for item in parser.feed(chunk)]
+            items = parser.feed(chunk)
         except EventTooLarge as error:
-            frames = self._as_frames(error.completed)
-            failure = TooLarge(str(error))
+            return self._break(error, TooLarge(str(error)))
         except MalformedPayload as error:
-            frames = self._as_frames(error.completed)
-            failure = ProtocolError(str(error))
+            return self._break(error, ProtocolError(str(error)))
         out: list[Delta] = []
-        self._process(frames, out)
-        if failure is not None and not self._lifecycle.ended:
+        self._process([("message", item) for item in items], out)
+        return out
+
+    def _break(self, error: EventTooLarge | MalformedPayload, failure: TurnError) -> list[Delta]:
+        """Take what came before the framing broke, and fail."""
+        out: list[Delta] = []
+        self._process(_frames_of(error), out)
+        if not self._lifecycle.ended:
             self._fail(failure)
         return out
 
@@ -469,34 +507,40 @@ class Turn:
                 framing = "json-array" if first in "[{" else "sse"
         self._framing = framing
         if framing == "sse":
-            self._parser = EventParser(max_event_bytes=self._max_event_bytes)
+            self._parser = self._events = EventParser(max_event_bytes=self._max_event_bytes)
         elif framing == "ndjson":
             self._parser = JsonLines(max_item_bytes=self._max_event_bytes)
         else:
             self._parser = JsonArray(max_item_bytes=self._max_event_bytes)
 
-    def _as_frames(self, completed: tuple[Any, ...]) -> list[Any]:
-        return [("message", item) if isinstance(item, bytes) else item for item in completed]
+    def _close_parser(self, out: list[Delta]) -> tuple[bool | None, bool]:
+        """Close the framing and take what only the end completes.
 
-    def _close_parser(self, out: list[Delta]) -> bool | None:
-        """Close the framing, take what only the end completes; return whether a JSON array was closed."""
+        Returns whether a JSON array was closed (None in other framings), and whether the stream is torn: something
+        had begun that nobody read, an event, an item or a bare JSON document. It may be an error that was cut off, so
+        that a clean end does not confirm the turn.
+        """
         parser = self._parser
         if isinstance(parser, EventParser):
             remainder, stray = parser._close_frames()
             if stray is not None:
                 self._process([stray], out)
-            if remainder.data is not None and self._dialect.accepts_unterminated and not self._lifecycle.ended:
-                document = read_document(remainder.data)
-                if document is not None:
-                    self._process([("message", remainder.data.encode("utf-8", "surrogatepass"))], out)
-            return None
+            torn = stray is not None or (self._strays is not None and (self._strays.open or self._strays.markup))
+            if self._lifecycle.ended or not remainder.raw:
+                return None, torn
+            data = remainder.data
+            if data is not None and self._dialect.is_terminal(data):
+                return None, torn  # no terminal signal without its blank line, but nothing is lost
+            if data is not None and self._dialect.accepts_unterminated and read_document(data) is not None:
+                self._process([("message", data.encode("utf-8", "surrogatepass"))], out)
+                return None, torn
+            return None, True
         if isinstance(parser, JsonLines):
             self._process([("message", item) for item in parser.close()], out)
-            return None
+            return None, False
         if parser is not None:
-            parser.close()
-            return parser.closed
-        return None
+            return parser.closed, bool(parser.close())
+        return None, False
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -506,6 +550,7 @@ class Turn:
         for number, frame in enumerate(frames):
             if type(frame) is TextDelta:
                 draft.event_number += 1
+                self._stencil_tries = _STENCIL_TRIES
                 out.append(frame)
                 continue
             if isinstance(frame, Stray):
@@ -520,7 +565,8 @@ class Turn:
                 self._take_event(event, data, out)
             if self._lifecycle.ended:
                 self._count_after_end(frames[number + 1 :])
-                return
+                break
+        draft.end_events()
 
     def _by_stencil(self, event: str, data: bytes) -> TextDelta | None:
         for stencil in self._stencils:
@@ -571,32 +617,38 @@ class Turn:
             fail_with(draft, value.strip() if document is None else document)
         else:
             draft.anomaly("stray_line")
-            if self._stray_size + len(line) <= _STRAY_LIMIT:
-                self._strays.append(line)
-                self._stray_size += len(line)
-                if line.rstrip().endswith(("}", "]")):
-                    document = read_document("\n".join(self._strays))
-                    if is_error_document(document):
-                        fail_with(draft, document, status=self._status, retry_after_s=self._retry_after_s)
+            if self._strays is None:
+                self._strays = Strays(self._max_event_bytes)
+            for found in self._strays.feed(line, keep=self._lifecycle.state is State.CONNECTING):
+                document = read_document(found)
+                if document is None:
+                    draft.break_protocol("a bare JSON document that cannot be read")
+                elif is_error_document(document):
+                    fail_with(draft, document, status=self._status, retry_after_s=self._retry_after_s)
         if draft.error is not None:
             self._fail(draft.error)
 
     def _judge_strays(self, clean: bool, out: list[Delta]) -> None:
         """Say at the end what a body was that had no event at all, only lines that are no fields."""
-        if self._lifecycle.state is State.CONNECTING:
-            self._read_body("\n".join(self._strays).encode("utf-8", "surrogatepass"), clean, out)
+        if self._lifecycle.state is State.CONNECTING and self._strays is not None:
+            self._read_body("\n".join(self._strays.lines).encode("utf-8", "surrogatepass"), clean, out)
 
     def _after_end(self, chunk: bytes) -> None:
         """Count what comes after the end, and let an error's later events fill its empty fields."""
         self._lifecycle.after_end += 1
+        self._count_chunk(chunk)
+
+    def _count_chunk(self, chunk: bytes) -> None:
         parser = self._parser
         try:
             if isinstance(parser, EventParser):
                 self._count_after_end(parser._feed_frames(chunk, []))
             elif parser is not None:
                 self._count_after_end([("message", item) for item in parser.feed(chunk)])
-        except (EventTooLarge, MalformedPayload, UsageError):
-            pass  # it ended before this: a limit, a broken frame
+        except (EventTooLarge, MalformedPayload) as error:
+            self._count_after_end(_frames_of(error))
+        except UsageError:
+            pass  # the framing was closed
 
     def _count_after_end(self, frames: list[Any]) -> None:
         for frame in frames:
@@ -631,6 +683,7 @@ class Turn:
         ok = 200 <= status < 300
         draft = self._draft
         draft.begin_event(out)
+        draft.event_number -= 1  # neither is such a body
         document = read_document(body)
         if is_error_document(document) or (not ok and isinstance(document, (dict, list))):
             fail_with(draft, document, status=None if ok else status, retry_after_s=self._retry_after_s)
@@ -683,7 +736,10 @@ class Turn:
                     )
                 )
                 return
-        if self._dialect.needs_all_finishes and self._terminal == "strict" and not self._all_finished():
+        if self._strays is not None and self._strays.open:
+            self._fail(Truncated("a bare JSON document, which may be an error, began and never ended", retryable=True))
+            return
+        if self._dialect.needs_all_finishes and self._terminal != "done" and not self._all_finished():
             missing = [str(index) for index, reason in reasons.items() if reason is None]
             which = f"choice {', '.join(missing)}" if missing else "any choice"
             self._fail(
@@ -696,14 +752,23 @@ class Turn:
             return
         draft.flush_text()
         self._dialect.closing()
+        if draft.error is not None:
+            self._fail(draft.error)
+            return
         self._open()
         self._lifecycle.move(Signal.TERMINAL)
         self._release()
 
     def _truncate(self, clean: bool) -> None:
         how = "ended" if clean else "broke off"
-        came = "before anything came" if self._lifecycle.state is State.CONNECTING else "without its terminal signal"
-        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=True)
+        came, retryable = "without its terminal signal", True
+        if self._lifecycle.state is State.CONNECTING:
+            came = "before anything came"
+            strange = self._draft.count_of("unknown_event")
+            if strange:
+                came = f"after {strange} events that {self.dialect} does not know: is it another dialect?"
+                retryable = False
+        self._draft.error = Truncated(f"the stream {how} {came} ({self._dialect.terminal_signal})", retryable=retryable)
         self._lifecycle.move(Signal.CLOSED)
         self._release()
 
@@ -714,9 +779,14 @@ class Turn:
 
     def _release(self) -> None:
         """Let go of what only a turn that goes on needs."""
+        self._events = None
         self._stencils = []
-        self._strays = []
+        self._strays = None
         self._first_bytes = None
+
+
+def _frames_of(error: EventTooLarge | MalformedPayload) -> list[Any]:
+    return [("message", item) if isinstance(item, bytes) else item for item in error.completed]
 
 
 def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
@@ -724,7 +794,7 @@ def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
         raise UsageError(f"{option} must be one of {', '.join(words)}, not {value!r:.100}")
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def seconds_of(retry_after: str | None) -> float | None:
     """Return Retry-After in seconds, where it is a number; a date needs a clock, which the core has not."""
     try:
         seconds = float(retry_after) if retry_after else -1.0

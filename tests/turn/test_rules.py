@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
 import levada
 from levada import Cancelled, FinishedTurn, NotFinished, State, TextDelta, Turn, UsageError
 from levada.errors import ProtocolError, ProviderError, TransportError, Truncated, TurnTimeout
+from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
 ERROR = event({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
 
@@ -192,6 +192,13 @@ class TestRule7BodiesThatAreNoStream:
         cut.eof(clean=False)
         assert cut.state is State.ERROR
 
+    def test_a_stream_of_another_dialect_is_not_worth_another_attempt(self) -> None:
+        foreign = b'event: ping\ndata: {"type":"ping"}\n\nevent: x\ndata: {"type":"content_block_delta"}\n\n'
+        error = fed(foreign).error
+        assert isinstance(error, Truncated)
+        assert "after 2 events that openai_chat does not know" in error.message
+        assert not error.retryable
+
     def test_an_empty_body_and_one_of_comments_are_truncated(self) -> None:
         assert isinstance(fed(b"").error, Truncated)
         assert isinstance(fed(b": keep-alive\n\n: keep-alive\n\n").error, Truncated)
@@ -349,6 +356,8 @@ class TestMisuse:
     def test_unknown_names_say_what_there_is(self) -> None:
         with pytest.raises(UsageError, match="openai_chat"):
             Turn("chatgpt")
+        with pytest.raises(UsageError, match="deepseek is a profile of openai_chat"):
+            Turn("deepseek")
         with pytest.raises(UsageError, match="deepseek"):
             Turn("openai_chat", profile="deepsek")
         with pytest.raises(UsageError, match="belongs to dialect openai_chat"):
@@ -358,6 +367,18 @@ class TestMisuse:
     def test_feed_takes_bytes(self, wrong: object) -> None:
         with pytest.raises(TypeError):
             Turn("openai_chat").feed(wrong)  # type: ignore[arg-type]  # that is the point
+
+    def test_a_text_mode_that_a_dialect_never_has(self) -> None:
+        with pytest.raises(UsageError, match="text_mode='cumulative' makes no sense for anthropic; there: delta"):
+            Turn("anthropic", text_mode="cumulative")
+        with pytest.raises(UsageError, match="think_tags need text_mode='delta'"):
+            Turn("openai_chat", text_mode="cumulative", think_tags=("think",))
+
+    def test_cumulative_text_is_read_once(self) -> None:
+        turn = fed(text("a"), text("ab"), text("abc"), stop(), DONE, text_mode="cumulative")
+        assert turn.result().answer == "abc"
+        turn = fed(text("ab"), text("xyz"), stop(), DONE, text_mode="cumulative")
+        assert turn.result().answer == "xyz"
 
     def test_feed_event_takes_what_somebody_else_framed(self) -> None:
         turn = Turn("openai_chat")

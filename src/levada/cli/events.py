@@ -14,6 +14,7 @@ import click
 
 from levada._wire import Comment, Remainder, Stray
 from levada.cli.exits import BadStream, Unusable
+from levada.cli.shown import is_unicode, one_line
 from levada.errors import EventTooLarge, MalformedPayload, StreamError
 from levada.frames import JsonArray, JsonLines
 from levada.sse import Event, EventParser
@@ -25,11 +26,6 @@ _PEEK_BYTES: Final = 64 * 1024  # how far to look for the end of the first line:
 _LARGEST_CHUNK: Final = 64 * 1024 * 1024
 
 Item = Event | Comment | Stray | bytes
-
-# One item, one line, and no byte that a terminal takes for a command: control characters and the separators that
-# some readers take for line ends are written as JSON writes them.
-_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
-_CONTROLS.update({ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 @click.command("events", short_help="Print the events of a recorded stream.")
@@ -261,7 +257,7 @@ def _text_line(number: int, item: Item) -> str:
         case _:  # a JSON item: line ends in it stand between tokens, never in strings
             lines = item.decode("utf-8", "replace").split("\n")
             text = f"{number:>5}  {' '.join(line.strip() for line in lines)}"
-    return _one_line(text)
+    return one_line(text)
 
 
 def _json_line(_number: int, item: Item) -> str:
@@ -275,9 +271,4 @@ def _json_line(_number: int, item: Item) -> str:
         case _:
             row = {"data": item.decode("utf-8", "replace")}
     # Raw text only where the terminal can show all of it: the escape of another encoding would not be JSON.
-    plain = sys.stdout.encoding.lower().replace("_", "-") not in ("utf-8", "utf8")
-    return _one_line(json.dumps(row, ensure_ascii=plain))
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else text.translate(_CONTROLS)
+    return one_line(json.dumps(row, ensure_ascii=not is_unicode()))

@@ -15,7 +15,7 @@ from levada.cli.exits import Unusable
 
 __all__ = ["levada"]
 
-COMMANDS: Final = ("events",)
+COMMANDS: Final = ("events", "check", "play", "cut", "serve")
 
 _VERSION: Final = f"%(prog)s %(version)s, {BACKEND} ({BACKEND_REASON.replace('%', '%%')})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Final
@@ -29,17 +30,24 @@ def dialect_named(name: str) -> type[Dialect]:
     """Return the class of a dialect. Raises UsageError with the names that exist."""
     room = _ROOMS.get(name)
     if room is None:
-        raise UsageError(f"unknown dialect {name!r:.100}; there are {', '.join(DIALECTS)}")
+        profile = PROFILES.get(name) if isinstance(name, str) else None
+        hint = f"; {name} is a profile of {profile.dialect}" if profile is not None else ""
+        raise UsageError(f"unknown dialect {name!r:.100}{hint}; there are {', '.join(DIALECTS)}")
     found: type[Dialect] = import_module(room).DECODER
     return found
+
+
+@cache
+def _own_profile(dialect: str) -> Profile:
+    return Profile(dialect, dialect)
 
 
 def profile_named(name: str | Profile | None, dialect: str) -> Profile:
     """Return a profile of this dialect; without a name, the dialect's own. Raises UsageError where it does not fit."""
     if name is None:
-        return Profile(dialect, dialect)
+        return _own_profile(dialect)
     profile = PROFILES.get(name) if isinstance(name, str) else name
-    if profile is None:
+    if not isinstance(profile, Profile):
         fitting = ", ".join(known.name for known in PROFILES.values() if known.dialect == dialect) or "none"
         raise UsageError(f"unknown profile {name!r:.100}; for {dialect} there are {fitting}")
     if profile.dialect != dialect:

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 
 class Dialect:
-    """The base of all dialects. One instance reads one turn."""
+    """The base of all dialects. One instance reads one turn; thousands may be alive, hence slots."""
+
+    __slots__ = ("draft", "profile")
 
     name: ClassVar[str]
     provider: ClassVar[str]  # the provenance of parts, unless the profile has a name of its own
     framings: ClassVar[tuple[str, ...]] = ("sse",)  # the first is the default
     terminals: ClassVar[frozenset[str]] = frozenset({"strict"})  # what `terminal=` may be
+    text_modes: ClassVar[frozenset[str]] = frozenset({"delta"})  # what `text_mode=` may be
     terminal_signal: ClassVar[str]  # in words, for the message of a truncated turn
     accepts_unterminated: ClassVar[bool] = (
         False  # an event without its blank line counts at the end, if it is whole JSON
@@ -47,6 +50,10 @@ class Dialect:
     def common_finish(self, native: str, choice: int) -> str:
         """Return the common word for a native finish reason; "other" for one that is not known, never "stop"."""
         raise NotImplementedError
+
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event without its blank line is the terminal signal: it confirms nothing and loses nothing."""
+        return False
 
     def closing(self) -> None:
         """Do what is left before the turn is finished: close tool calls that their finish completed."""

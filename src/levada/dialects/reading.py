@@ -14,32 +14,60 @@ _ANYTHING: Final = msgspec.json.Decoder()
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
 
+# Levels of objects and lists in one event. Answers in the field stay below 30; 100 is the limit of protocol buffers'
+# own JSON reader, so Google's services can send no more; and Python's copy.deepcopy ends near 300.
+MOST_LEVELS: Final = 100
+
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T], shape: type[_T], draft: Draft) -> _T | list[Any] | None:
     """Return one event's data as `shape` where it is an object, as a list where it is one, else None.
 
     `shape` is a Struct of the keys that the dialect looks at, all of type Any with default None, so that nothing else
     is built and no wrong type raises here. Data that begins as JSON and is not breaks the protocol; other data, a bare
-    null, number or string are counted. Lone surrogates become U+FFFD, as malformed UTF-8 does.
+    null, number or string are counted. Lone surrogates become U+FFFD, as malformed UTF-8 does. What is nested so deeply
+    that copying or comparing it later could exhaust the stack breaks the protocol too.
     """
+    value: Any
     try:
-        return decoder.decode(data)
+        value = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         value = _read_anything(data, draft)
-    if isinstance(value, dict):
-        return msgspec.convert(value, shape)
-    if isinstance(value, list):
+        if isinstance(value, dict):
+            value = msgspec.convert(value, shape)
+    if len(data) > 2 * MOST_LEVELS and data.count(b"{") + data.count(b"[") > MOST_LEVELS and is_deep(value):
+        draft.break_protocol(f"event data nested deeper than {MOST_LEVELS} levels")
+        return None
+    if isinstance(value, (shape, list)):
         return value
     return None
 
 
+def is_deep(value: object) -> bool:
+    """Say whether a value is nested deeper than MOST_LEVELS: copying or comparing it could exhaust the stack."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        inner: list[object] = []
+        for outer in level:
+            if isinstance(outer, dict):
+                inner.extend(outer.values())
+            elif isinstance(outer, list):
+                inner.extend(outer)
+            elif isinstance(outer, msgspec.Struct):
+                inner.extend(msgspec.structs.astuple(outer))
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
 def read_document(data: bytes | str) -> Any:
-    """Return a JSON document, read as leniently as the standard library does; None where it is none."""
+    """Return a JSON document, read as leniently as the standard library does; None where it is none, or too deep."""
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     try:
-        return _without_surrogates(json.loads(text.strip(" \t\r\n\ufeff")))
+        value = _without_surrogates(json.loads(text.strip(" \t\r\n\ufeff")))
     except (ValueError, RecursionError):
         return None
+    return None if is_deep(value) else value
 
 
 def _read_anything(data: bytes, draft: Draft) -> Any:

@@ -11,6 +11,8 @@ Sources: openai-python 3.57.0 types, vercel/ai and litellm sources, recorded str
 
 from __future__ import annotations
 
+import copy
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -40,12 +42,15 @@ _FINISHES: Final = {
     "eos": "stop",
 }
 
+_EMPTY: Final[Any] = MappingProxyType({})  # stands for a dict that most turns do not need
+
 
 class _Chunk(msgspec.Struct):
     """The keys of a chunk that mean something here. All are Any: a wrong type is dealt with where it is read."""
 
     id: Any = None
     object: Any = None
+    type: Any = None  # "error", of a flat error object
     model: Any = None
     choices: Any = None
     usage: Any = None
@@ -57,12 +62,18 @@ class _Chunk(msgspec.Struct):
     search_results: Any = None
 
 
+_RECENT_DETAILS: Final = 64  # of reasoning_details, in which a fragment's beginning is looked for
+
+
 class ChatDecoder(Dialect):
     """Reads one Chat Completions stream."""
+
+    __slots__ = ("_details", "_last", "_slots")
 
     name = "openai_chat"
     provider = "openai"
     terminals = frozenset({"strict", "done", "finish_reason"})
+    text_modes = frozenset({"delta", "cumulative"})
     terminal_signal = "data: [DONE]"
     needs_all_finishes = True
     decoder = msgspec.json.Decoder(_Chunk)
@@ -71,9 +82,9 @@ class ChatDecoder(Dialect):
 
     def __init__(self, draft: Draft, profile: Profile) -> None:
         super().__init__(draft, profile)
-        self._slots: dict[tuple[int, int], Tool] = {}  # by choice and the wire's index
-        self._last: dict[int, Tool] = {}  # by choice, the call that the last fragment belonged to
-        self._details: dict[int, list[dict[str, Any]]] = {}  # by choice, OpenRouter's reasoning_details, merged
+        self._slots: dict[tuple[int, int], Tool] = _EMPTY  # by choice and the wire's index
+        self._last: dict[int, Tool] = _EMPTY  # by choice, the call that the last fragment belonged to
+        self._details: dict[int, list[dict[str, Any]]] = _EMPTY  # by choice, OpenRouter's reasoning_details, merged
 
     def take(self, event: str, data: bytes) -> bool:
         """Read one event; say whether it was no keep-alive."""
@@ -98,8 +109,11 @@ class ChatDecoder(Dialect):
 
     def _chunk(self, chunk: _Chunk) -> bool:
         draft = self.draft
+        if chunk == _Chunk(type=chunk.type) and chunk.type != "error":
+            draft.anomaly("unknown_event")  # not a key of this wire: another dialect's, it may be
+            return False
         draft.name_turn(chunk.id, chunk.model)
-        if chunk.error or chunk.object == "error":
+        if chunk.error or chunk.object == "error" or chunk.type == "error":
             # a flat object carries its own message: vLLM {"object":"error","message"}, xAI {"code","error": "text"}
             flat = not isinstance(chunk.error, (dict, list))
             whole = {"message": chunk.message or chunk.error, "code": chunk.code} if flat else chunk.error
@@ -139,9 +153,14 @@ class ChatDecoder(Dialect):
         if type(index) is not int or index < 0:
             draft.break_protocol("choices[].index is no number")
             return True
+        if choice.get("error"):
+            fail_with(draft, choice["error"])
+            return True
         delta = choice.get("delta")
-        if delta is None and chunk.object == "chat.completion":
-            delta = choice.get("message")  # a server that answers a streamed request with one whole chunk
+        if not delta and (chunk.object == "chat.completion" or not draft.channel_text("answer", index)):
+            # a server that answers a streamed request with one whole chunk; Perplexity repeats the message beside the
+            # deltas, where text has come already
+            delta = choice.get("message") or delta
         opened = False
         if isinstance(delta, dict):
             opened = self._delta(delta, index)
@@ -236,7 +255,8 @@ class ChatDecoder(Dialect):
                 self.draft.anomaly("reasoning_detail_no_object", "delta.reasoning_details")
                 continue
             if merged is None:
-                merged = self._details[index] = []
+                merged = []
+                self._details = {**self._details, index: merged}
                 self.draft.keep("reasoning_details", merged, index)
             for key in ("text", "summary"):
                 if type(entry.get(key)) is str:
@@ -289,7 +309,8 @@ class ChatDecoder(Dialect):
         if call.get("type") == "custom" or (function is None and isinstance(call.get("custom"), dict)):
             function, kind = call.get("custom"), "custom"
         if function is None:
-            function = {}
+            # some servers leave the wrapper out
+            function = {key: call[key] for key in ("name", "arguments") if key in call}
         if not isinstance(function, dict):
             draft.break_protocol("tool_calls[].function is no object")
             return
@@ -304,11 +325,15 @@ class ChatDecoder(Dialect):
         id, name, slot = call.get("id"), function.get("name"), call.get("index")
         id = id if type(id) is str else ""
         name = name if type(name) is str else ""
+        if not id and not name and not arguments:
+            return  # nothing in it
         tool = self._route(slot, id, name, index)
         if tool is None:
             tool = draft.open_tool(choice=index, block=len(draft.tools), kind=kind)
             if type(slot) is int:
+                self._slots = self._slots or {}
                 self._slots[index, slot] = tool
+        self._last = self._last or {}
         self._last[index] = tool
         if id and tool.id and id != tool.id:
             draft.anomaly("tool_id_drifts", f"tool_calls[{tool.index}].id")
@@ -389,14 +414,23 @@ class ChatDecoder(Dialect):
         word = _FINISHES.get(native, "other")
         return "refusal" if word == "stop" and self.draft.channel_text("refusal", choice) else word
 
-    def closing(self) -> None:
-        """Close the tool calls: the finish completes them, unless it cut them off."""
-        for index, word in self.finish_reasons().items():
-            if word not in ("length", None):
-                self.draft.close_tools(index)
+    def is_terminal(self, data: str) -> bool:
+        """Say whether an event whose blank line never came is `[DONE]`."""
+        return data.strip() == "[DONE]"
 
-    def take_whole(self, document: dict[str, Any]) -> bool:
-        """Read a whole `chat.completion` object."""
+    def closing(self) -> None:
+        """Close the tool calls where the finish says that the model was done: a filter or a limit may have cut them."""
+        reasons = self.finish_reasons()
+        for tool in self.draft.tools:
+            if not tool.name:
+                self.draft.break_protocol("a tool call never got its name")
+            elif reasons.get(tool.choice) in ("stop", "tool_use"):
+                self.draft.close_tool(tool)
+
+    def take_whole(self, document: Any) -> bool:
+        """Read a whole `chat.completion` object; the document may be anything that JSON can be."""
+        if not isinstance(document, dict):
+            return False
         choices = document.get("choices")
         if not isinstance(choices, list) or not choices or document.get("error"):
             return False
@@ -470,7 +504,7 @@ def usage_of(raw: dict[str, Any], rule: str = "standard") -> Usage:
         cached,
         as_count(prompt.get("cache_write_tokens")),
         as_count(raw.get("total_tokens")),
-        dict(raw),
+        copy.deepcopy(raw),
     )
 
 
@@ -479,7 +513,7 @@ def _merge_detail(merged: list[dict[str, Any]], entry: dict[str, Any]) -> None:
     last = next(
         (
             known
-            for known in reversed(merged)
+            for known in reversed(merged[-_RECENT_DETAILS:])
             if known.get("type") == entry.get("type") and known.get("index") == entry.get("index")
         ),
         None,

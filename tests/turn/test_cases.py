@@ -12,7 +12,7 @@ import pytest
 import levada
 from levada import Turn
 
-CASES = [json.loads(line) for line in (Path(__file__).parent / "cases/cases.jsonl").read_text().splitlines()]
+CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "cases.jsonl").read_text().splitlines()]
 OURS = [
     case
     for case in CASES

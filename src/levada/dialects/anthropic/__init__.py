@@ -1,0 +1,1 @@
+"""Anthropic Messages and the servers that speak it."""

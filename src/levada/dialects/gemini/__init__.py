@@ -1,0 +1,1 @@
+"""Google Gemini `streamGenerateContent`, of the Gemini API and of Vertex AI."""

@@ -1,0 +1,1 @@
+"""OpenAI Responses and the servers that speak it."""

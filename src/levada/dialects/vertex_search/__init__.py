@@ -1,0 +1,1 @@
+"""Vertex AI Search (Discovery Engine) `:streamAnswer`."""

@@ -1,0 +1,181 @@
+"""The gateway's configuration: a small TOML file, and the environment for what is secret (docs/gateway.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from levada.dialects import dialect_named, profile_named
+from levada.errors import UsageError
+from levada.io import Timeouts
+from levada.turn import DEFAULT_TURN_LIMIT, Turn
+
+__all__ = ["Config", "Limits", "Upstream", "load"]
+
+# How each dialect's provider takes its key, and the field that asks it for a stream.
+_KEY_HEADERS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
+_STREAM_FLAG: Final = frozenset({"openai_chat", "openai_responses", "anthropic"})
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class TimeoutSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The timeouts of a turn (levada.io.Timeouts), in seconds. `first_byte_s` also bounds the wait for the head."""
+
+    first_byte_s: float = 60.0
+    first_event_s: float = 120.0
+    idle_s: float = 60.0
+    stall_s: float = 300.0
+    total_s: float = 900.0
+
+    def timeouts(self) -> Timeouts:
+        """Return them as `astream_turn` takes them."""
+        return Timeouts(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+
+class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A named upstream: one URL that a turn's request is sent to.
+
+    `key_env`: the environment variable that holds the key; `key_header`: how it is sent. `headers`: sent as they are.
+    `request`: fields that a request gets where it does not name them, as the model. `title`, `note`, `group`: for the
+    page.
+    """
+
+    url: str
+    dialect: str
+    profile: str | None = None
+    title: str = ""
+    note: str = ""
+    group: str = ""
+    key_env: str | None = None
+    key_header: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    timeouts: TimeoutSettings = TimeoutSettings()
+    max_turns: int = 256
+    max_turn_bytes: int = DEFAULT_TURN_LIMIT
+
+    def __repr__(self) -> str:
+        return f"<Upstream {self.dialect}>"  # an address or a header may hold a key
+
+    def turn(self) -> Turn:
+        """Return a new turn for an answer of this upstream."""
+        return Turn(self.dialect, profile=self.profile, max_turn_bytes=self.max_turn_bytes)
+
+    def body(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is sent for `request`: its own fields, over the defaults, always as a stream."""
+        return {**self.request, **request, **({"stream": True} if self.dialect in _STREAM_FLAG else {})}
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What bounds one process. Sizes are in bytes, times in seconds.
+
+    `header_s`, `body_s`: for a request's head and body to come. `keep_alive_s`: of a connection without a request.
+    `send_s`: a client that takes nothing for so long is dropped. `shutdown_s`: for the open turns to be told.
+    """
+
+    max_turns: int = 256
+    max_connections: int = 1024  # two for each turn, and some for the page; the usual limit of descriptors
+    max_body_bytes: int = 1024 * 1024  # a long conversation; images want more
+    max_header_bytes: int = 16 * 1024
+    header_s: float = 10.0
+    body_s: float = 10.0
+    keep_alive_s: float = 15.0
+    send_s: float = 30.0
+    connect_s: float = 10.0
+    heartbeat_s: float = 15.0
+    interval_s: float = 0.04
+    shutdown_s: float = 5.0
+
+
+class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole configuration. `allowed_hosts`: names in the Host header that are answered; "*" is any.
+
+    `page`: whether the web page is served.
+    """
+
+    upstreams: dict[str, Upstream]
+    limits: Limits = Limits()
+    allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    page: bool = True
+    keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # header and value by upstream; never from the file
+
+    def __repr__(self) -> str:
+        return f"<Config of {', '.join(self.upstreams)}>"  # no keys
+
+    def __post_init__(self) -> None:
+        for name, upstream in self.upstreams.items():
+            if not _NAME.fullmatch(name):
+                raise UsageError(f"upstream {name!r:.100}: a name has letters, digits, dots, dashes and underscores")
+            try:
+                dialect_named(upstream.dialect)
+                profile_named(upstream.profile, upstream.dialect)
+                upstream.turn()
+                upstream.timeouts.timeouts()
+            except UsageError as error:
+                raise UsageError(f"upstream {name}: {error}") from error
+            if not re.match(r"https?://[^/]", upstream.url):
+                raise UsageError(f"upstream {name}: url must begin with http:// or https://")
+            if upstream.max_turns < 1:
+                raise UsageError(f"upstream {name}: max_turns must be 1 or more")
+        for name in self.limits.__struct_fields__:
+            if not getattr(self.limits, name) > 0:
+                raise UsageError(f"limits: {name} must be above 0, not {getattr(self.limits, name)!r}")
+
+
+def load(path: str | Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """Read a configuration. Raises UsageError for what makes no sense, and for a variable that is not set.
+
+    `${NAME}` in a url, a header or a request's text is the environment variable NAME.
+    """
+    try:
+        document = tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    if "keys" in document:
+        raise UsageError(f"{path}: keys do not belong into the file: name a variable with key_env")
+    try:
+        config = msgspec.convert(_filled(document, environ), Config)
+        keys = {name: key for name, known in config.upstreams.items() if (key := _key(name, known, environ))}
+    except (msgspec.ValidationError, UsageError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    return msgspec.structs.replace(config, keys=keys)
+
+
+def _key(name: str, upstream: Upstream, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    if upstream.key_env is None:
+        return None
+    value = environ.get(upstream.key_env, "")
+    if not value:
+        raise UsageError(f"upstream {name}: the environment variable {upstream.key_env} is not set")
+    header = upstream.key_header or _KEY_HEADERS.get(upstream.dialect, "authorization")
+    return header, f"Bearer {value}" if header.lower() == "authorization" else value
+
+
+def _filled(value: Any, environ: Mapping[str, str]) -> Any:
+    """Put environment variables in the place of `${NAME}`, in all text of a document."""
+
+    def variable(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise UsageError(f"the environment variable {match[1]} is not set")
+        return environ[match[1]]
+
+    match value:
+        case str():
+            return _VARIABLE.sub(variable, value)
+        case dict():
+            return {key: _filled(part, environ) for key, part in value.items()}
+        case list():
+            return [_filled(part, environ) for part in value]
+        case _:
+            return value

@@ -1,0 +1,89 @@
+"""The gateways under examples/ run as they stand, each as a process of its own, before a ReplayServer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from levada.testing import ReplayServer, Reply
+from tests.gateway.serving import Running
+from tests.gateway.test_normal_form import Reader
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+GATEWAYS = sorted(path.name for path in EXAMPLES.glob("gateway_*.py"))
+CHAT = [event + b"\n\n" for event in (FIXTURES / "openai_chat.sse").read_bytes().split(b"\n\n") if event]
+
+
+@contextmanager
+def running(name: str, upstream: str) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "UPSTREAM_URL": upstream, "UPSTREAM_KEY": "k", "PORT": str(port), "NO_PROXY": "*"}
+    with subprocess.Popen([sys.executable, str(EXAMPLES / name)], env=environment) as process:
+        try:
+            for _ in range(200):
+                with socket.socket() as attempt:
+                    if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert process.poll() is None, "the example ended by itself"
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/ask"
+        finally:
+            process.kill()
+
+
+def read(url: str, **options: Any) -> Reader:
+    reader = Reader()
+    with httpx.Client(trust_env=False) as client:
+        with client.stream("POST", url, json={"question": "?"}, timeout=20, **options) as response:
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+            for chunk in response.iter_bytes():
+                reader.feed(chunk)
+    return reader
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+class TestGateways:
+    def test_it_tells_a_turn_and_an_error(self, name: str) -> None:
+        cut = Reply(CHAT, stop_at=3000, delay_s=0.002)
+        with ReplayServer(Reply(CHAT, delay_s=0.002), cut) as server, running(name, server.url) as url:
+            whole, error = read(url), read(url)
+        assert whole.end["state"] == "finished"
+        assert "水路" in whole.text[0, "answer"]
+        assert (error.end["state"], error.error["kind"]) == ("error", "truncated")
+        assert server.requests[0].headers["authorization"] == "Bearer k"
+
+    def test_a_client_that_is_gone_closes_the_upstream(self, name: str) -> None:
+        with ReplayServer(Reply(CHAT, delay_s=0.5)) as server, running(name, server.url) as url:
+            with httpx.Client(trust_env=False) as client:
+                with client.stream("POST", url, json={"question": "?"}, timeout=20) as response:
+                    chunks = response.iter_bytes()  # dropped, it would close the response
+                    assert next(chunks)
+                    assert server.wait_for(lambda server: any(known.sent for known in server.connections))
+            assert server.wait_client_closed(1.5)
+
+
+def test_the_client_shows_the_answer_and_knows_a_cut() -> None:
+    command = [sys.executable, str(EXAMPLES / "read_normal_form.py")]
+    with Running() as gateway:
+        environment = {**os.environ, "GATEWAY": f"{gateway.url}/", "NO_PROXY": "*", "PYTHONIOENCODING": "utf-8"}
+        whole, cut = (
+            subprocess.run([*command, name, "?"], env=environment, capture_output=True, timeout=60, check=False)
+            for name in ("anthropic", "cut")
+        )
+    assert (whole.returncode, whole.stderr) == (0, b"")
+    assert "用心して" in whole.stdout.decode()
+    assert cut.returncode == 1
+    assert b"no answer: truncated" in cut.stderr
