@@ -988,7 +988,8 @@ cdef class EventParser:
                 # several: join them in the buffer
                 if data is not self._held.begin:
                     self._held.size = 0
-                    buffer_append(&self._held, data, size)
+                    if size:  # the buffer may have no place yet, and memcpy asks for one even to copy nothing
+                        buffer_append(&self._held, data, size)
                 buffer_append(&self._held, b"\n", 1)
                 buffer_append(&self._held, line.begin + start, line.size - start)
                 data = self._held.begin
