@@ -838,7 +838,7 @@ cdef class EventParser:
                 next_cr = <Bytes>memchr(at, CR, end - at)
                 if next_cr is NULL:
                     next_cr = end
-        if self._waiting_lines or self._line_size == 0:
+        if self._waiting_lines or (self._line_size == 0 and self._line.size):
             self._hold_waiting()
         if at < end:
             if self._line_size == 0:
@@ -972,27 +972,32 @@ cdef class EventParser:
         cdef int i
         if self._begun < 0:
             return 0
-        if self._held.size == 0:
-            for i in range(self._waiting_lines):
-                line = &self._waiting[i]
-                if line.kind == DATA:
-                    if data is not NULL:
-                        self._hold_waiting()  # several data lines: join them in the buffer
-                        break
-                    start = value_start(line.begin, line.size, 4)
-                    data = line.begin + start
-                    size = line.size - start
-                elif line.kind == EVENT:
-                    start = value_start(line.begin, line.size, 5)
-                    type_ = self._type_of(line.begin + start, line.size - start)
-                elif line.kind == ID:
-                    start = value_start(line.begin, line.size, 2)
-                    self._last_event_id = to_text(line.begin + start, line.size - start)
-        else:
-            self._hold_waiting()
         if self._held.size:
             type_ = self._read_held(&size)
-            data = NULL if size < 0 else self._held.begin
+            if size >= 0:
+                data = self._held.begin
+                self._held.size = size
+        for i in range(self._waiting_lines):
+            line = &self._waiting[i]
+            start = value_start(line.begin, line.size, name_size_of(line.kind))
+            if line.kind == DATA:
+                if data is NULL:
+                    data = line.begin + start  # the only one, in nearly every block: read where it is
+                    size = line.size - start
+                    continue
+                # several: join them in the buffer
+                if data is not self._held.begin:
+                    self._held.size = 0
+                    if size:  # the buffer may have no place yet, and memcpy asks for one even to copy nothing
+                        buffer_append(&self._held, data, size)
+                buffer_append(&self._held, b"\n", 1)
+                buffer_append(&self._held, line.begin + start, line.size - start)
+                data = self._held.begin
+                size = self._held.size
+            elif line.kind == EVENT:
+                type_ = self._type_of(line.begin + start, line.size - start)
+            elif line.kind == ID:
+                self._last_event_id = to_text(line.begin + start, line.size - start)
         if data is not NULL:
             self._dispatch(type_, data, size, mode, out)
         buffer_clear(&self._held)

@@ -130,60 +130,62 @@ static inline int levada_tail(unsigned char byte) { return (byte & 0xC0) == 0x80
 
 /* Count the characters of the `size` bytes at `p` and find the widest; -1 where they are malformed.
    Reads p[0 .. size-1] only: each lead byte is checked against what is left before its tail is read. */
-#define LEVADA_UTF8_MEASURE(NAME, TARGET, BLOCK, ASCII_RUN, ASCII_TAIL)                                   \
-    TARGET static Py_ssize_t NAME(const unsigned char *p, Py_ssize_t size, Py_UCS4 *widest)               \
-    {                                                                                                     \
-        const unsigned char *end = p + size;                                                              \
-        Py_ssize_t count = 0;                                                                             \
-        Py_UCS4 top = 0x7F;                                                                               \
-        while (p < end) {                                                                                 \
-            if (end - p >= BLOCK) {                                                                       \
-                int run = ASCII_RUN(p);                                                                   \
-                p += run;                                                                                 \
-                count += run;                                                                             \
-                if (run == BLOCK)                                                                         \
-                    continue;                                                                             \
-            }                                                                                             \
-            else if (size >= BLOCK) {                                                                     \
-                int run = ASCII_TAIL(end, (int)(end - p));                                                \
-                p += run;                                                                                 \
-                count += run;                                                                             \
-                if (p == end)                                                                             \
-                    break;                                                                                \
-            }                                                                                             \
-            unsigned char lead = *p;                                                                      \
-            if (lead < 0x80) {                                                                            \
-                p += 1;                                                                                   \
-            }                                                                                             \
-            else if (lead < 0xE0) {                                                                       \
-                if (lead < 0xC2 || end - p < 2 || !levada_tail(p[1]))                                     \
-                    return -1;                                                                            \
-                Py_UCS4 reach = lead > 0xC3 ? 0xFFFF : 0xFF;                                              \
-                if (top < reach)                                                                          \
-                    top = reach;                                                                          \
-                p += 2;                                                                                   \
-            }                                                                                             \
-            else if (lead < 0xF0) {                                                                       \
-                if (end - p < 3 || !levada_tail(p[1]) || !levada_tail(p[2]))                              \
-                    return -1;                                                                            \
-                if ((lead == 0xE0 && p[1] < 0xA0) || (lead == 0xED && p[1] > 0x9F))                       \
-                    return -1;                                                                            \
-                if (top < 0xFFFF)                                                                         \
-                    top = 0xFFFF;                                                                         \
-                p += 3;                                                                                   \
-            }                                                                                             \
-            else {                                                                                        \
-                if (lead > 0xF4 || end - p < 4 || !levada_tail(p[1]) || !levada_tail(p[2]))               \
-                    return -1;                                                                            \
-                if (!levada_tail(p[3]) || (lead == 0xF0 && p[1] < 0x90) || (lead == 0xF4 && p[1] > 0x8F)) \
-                    return -1;                                                                            \
-                top = 0x10FFFF;                                                                           \
-                p += 4;                                                                                   \
-            }                                                                                             \
-            count += 1;                                                                                   \
-        }                                                                                                 \
-        *widest = top;                                                                                    \
-        return count;                                                                                     \
+#define LEVADA_UTF8_MEASURE(NAME, TARGET, BLOCK, ASCII_RUN, ASCII_TAIL)                                       \
+    TARGET static Py_ssize_t NAME(const unsigned char *p, Py_ssize_t size, Py_UCS4 *widest)                   \
+    {                                                                                                         \
+        const unsigned char *end = p + size;                                                                  \
+        Py_ssize_t count = 0;                                                                                 \
+        Py_UCS4 top = 0x7F;                                                                                   \
+        while (p < end) {                                                                                     \
+            if (end - p >= BLOCK) {                                                                           \
+                int run = ASCII_RUN(p);                                                                       \
+                p += run;                                                                                     \
+                count += run;                                                                                 \
+                if (run == BLOCK)                                                                             \
+                    continue;                                                                                 \
+            }                                                                                                 \
+            else if (size >= BLOCK) {                                                                         \
+                int run = ASCII_TAIL(end, (int)(end - p));                                                    \
+                p += run;                                                                                     \
+                count += run;                                                                                 \
+                if (p == end)                                                                                 \
+                    break;                                                                                    \
+            }                                                                                                 \
+            do { /* on to the next ASCII: wide characters come together */                                    \
+                unsigned char lead = *p;                                                                      \
+                if (lead < 0x80) {                                                                            \
+                    p += 1;                                                                                   \
+                }                                                                                             \
+                else if (lead < 0xE0) {                                                                       \
+                    if (lead < 0xC2 || end - p < 2 || !levada_tail(p[1]))                                     \
+                        return -1;                                                                            \
+                    Py_UCS4 reach = lead > 0xC3 ? 0xFFFF : 0xFF;                                              \
+                    if (top < reach)                                                                          \
+                        top = reach;                                                                          \
+                    p += 2;                                                                                   \
+                }                                                                                             \
+                else if (lead < 0xF0) {                                                                       \
+                    if (end - p < 3 || !levada_tail(p[1]) || !levada_tail(p[2]))                              \
+                        return -1;                                                                            \
+                    if ((lead == 0xE0 && p[1] < 0xA0) || (lead == 0xED && p[1] > 0x9F))                       \
+                        return -1;                                                                            \
+                    if (top < 0xFFFF)                                                                         \
+                        top = 0xFFFF;                                                                         \
+                    p += 3;                                                                                   \
+                }                                                                                             \
+                else {                                                                                        \
+                    if (lead > 0xF4 || end - p < 4 || !levada_tail(p[1]) || !levada_tail(p[2]))               \
+                        return -1;                                                                            \
+                    if (!levada_tail(p[3]) || (lead == 0xF0 && p[1] < 0x90) || (lead == 0xF4 && p[1] > 0x8F)) \
+                        return -1;                                                                            \
+                    top = 0x10FFFF;                                                                           \
+                    p += 4;                                                                                   \
+                }                                                                                             \
+                count += 1;                                                                                   \
+            } while (p < end && *p >= 0x80);                                                                  \
+        }                                                                                                     \
+        *widest = top;                                                                                        \
+        return count;                                                                                         \
     }
 
 /* Write well-formed UTF-8 as `count` characters of TYPE, as many as were measured. */
@@ -215,24 +217,26 @@ static inline int levada_tail(unsigned char byte) { return (byte & 0xC0) == 0x80
                 if (p == end)                                                                             \
                     return;                                                                               \
             }                                                                                             \
-            Py_UCS4 lead = *p;                                                                            \
-            if (lead < 0x80) {                                                                            \
-                *out++ = (TYPE)lead;                                                                      \
-                p += 1;                                                                                   \
-            }                                                                                             \
-            else if (lead < 0xE0) {                                                                       \
-                *out++ = (TYPE)((lead & 0x1F) << 6 | (p[1] & 0x3F));                                      \
-                p += 2;                                                                                   \
-            }                                                                                             \
-            else if (lead < 0xF0) {                                                                       \
-                *out++ = (TYPE)((lead & 0x0F) << 12 | (Py_UCS4)(p[1] & 0x3F) << 6 | (p[2] & 0x3F));       \
-                p += 3;                                                                                   \
-            }                                                                                             \
-            else {                                                                                        \
-                *out++ = (TYPE)((lead & 0x07) << 18 | (Py_UCS4)(p[1] & 0x3F) << 12                        \
-                                | (Py_UCS4)(p[2] & 0x3F) << 6 | (p[3] & 0x3F));                           \
-                p += 4;                                                                                   \
-            }                                                                                             \
+            do {                                                                                          \
+                Py_UCS4 lead = *p;                                                                        \
+                if (lead < 0x80) {                                                                        \
+                    *out++ = (TYPE)lead;                                                                  \
+                    p += 1;                                                                               \
+                }                                                                                         \
+                else if (lead < 0xE0) {                                                                   \
+                    *out++ = (TYPE)((lead & 0x1F) << 6 | (p[1] & 0x3F));                                  \
+                    p += 2;                                                                               \
+                }                                                                                         \
+                else if (lead < 0xF0) {                                                                   \
+                    *out++ = (TYPE)((lead & 0x0F) << 12 | (Py_UCS4)(p[1] & 0x3F) << 6 | (p[2] & 0x3F));   \
+                    p += 3;                                                                               \
+                }                                                                                         \
+                else {                                                                                    \
+                    *out++ = (TYPE)((lead & 0x07) << 18 | (Py_UCS4)(p[1] & 0x3F) << 12                    \
+                                    | (Py_UCS4)(p[2] & 0x3F) << 6 | (p[3] & 0x3F));                       \
+                    p += 4;                                                                               \
+                }                                                                                         \
+            } while (p < end && *p >= 0x80);                                                              \
         }                                                                                                 \
     }
 

@@ -23,7 +23,7 @@ from levada import (
     aiter_events,
     iter_events,
 )
-from tests.oracle import Dispatched
+from tests.oracle import Dispatched, read
 from tests.wire import bytewise, cuts, data, events, items
 
 BOM = b"\xef\xbb\xbf"
@@ -165,6 +165,34 @@ class TestDispatch:
         lines = [b"event: a\n", b"retry: 5\n", *(b"data: %d\n" % n for n in range(20)), b"id: 9\n", b"\n"]
         expected = [Dispatched("a", "\n".join(map(str, range(20))), "9", 5)]
         assert events(hotpath, *lines) == events(hotpath, b"".join(lines)) == expected
+
+
+class TestBlocksOfOneShape:
+    """Both twins take `data: …`, alone or after `event: …`, whole blocks at a time: nobody may see where that ends."""
+
+    @pytest.mark.parametrize("shape", [b"data: ", b"event: b\ndata: ", b"event: " + b"b" * 64 + b"\ndata: "])
+    @pytest.mark.parametrize(
+        "between",
+        [
+            b"", b": c\n", b": c\n\n", b"\n", b"id: 7\n", b"data: x\n", b"event: c\n", b"nope\n\n", b"data:x\n\n",
+            b"event: c\ndata: x\n\n", b"event: \xff\ndata: x\n\n", b"event: b\n\n", b"data: \n\n", b"data: x\r\n\r\n",
+        ],
+    )  # fmt: skip
+    def test_other_lines_among_them_are_read_by_the_rules(
+        self, hotpath: ModuleType, shape: bytes, between: bytes
+    ) -> None:
+        stream = (
+            shape + b"a\n\n" + between + shape + b"\xe6\xb0\n\n" + shape + b"\n\n" + between + b"data: d\ndata: e\n\n"
+        )
+        wanted = read(stream)
+        for name, chunks in cuts(stream):
+            assert items(hotpath.EventParser(), chunks) == wanted.items, name
+            assert events(hotpath, *chunks) == wanted.events, name
+
+    def test_the_end_of_an_open_block_and_whole_blocks_in_one_chunk(self, hotpath: ModuleType) -> None:
+        # the differential fuzz, while the quick way was made: an event was lost
+        assert data(hotpath, b"data:q\n", b"\ndata: a\ndat\n\ndata: b\n\n") == ["q", "a", "b"]
+        assert data(hotpath, b"data:q\ndata: r", b"\n\ndata: a\ndat\n\ndata: b\n\n") == ["q\nr", "a", "b"]
 
 
 class TestLastEventId:

@@ -18,6 +18,7 @@ Chunk = bytes | bytearray | memoryview
 SSE_ATOMS = (
     b"data", b"data:", b"data: ", b"data: a\n", b"event", b"event:", b"event: ", b"id", b"id:", b"id: ", b"id: 7\n",
     b"retry", b"retry:", b"retry: ", b"retry: 10\n", b": ", b":", b"da", b"datas: ", b"error: ", b" ",
+    b"data: a\n\n", b"event: b\ndata: a\n\n",
     b"\n", b"\n\n", b"\r", b"\r\r", b"\r\n", b"\r\n\r\n", b"\n\r", b"\0", b"0", b"42", b"x", b"message",
     BOM, BOM[:1], BOM[:2], BOM[1:], "é".encode(), "水".encode(), "🐙".encode(), "🐙".encode()[:3], b"\x9f", b"\xff",
     b"\xed\xa0\x80", b"\xc2\x85", "\u2028".encode(), "\ufffd".encode(),
