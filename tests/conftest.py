@@ -7,12 +7,15 @@ LEVADA_HYPOTHESIS: "quick" (default; fixed seed) or "big" (more examples, a new 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.servers import database, running_postgres, running_redis
 
 MODULES = {"python": "levada._hotpath_py", "cython": "levada._hotpath_c"}
 BACKENDS = os.environ.get("LEVADA_TEST_BACKENDS", "python,cython").split(",")
@@ -57,3 +60,30 @@ def twins() -> tuple[ModuleType, ModuleType]:
     if set(BACKENDS) != set(MODULES):
         pytest.skip("LEVADA_TEST_BACKENDS leaves one twin out")
     return import_module(MODULES["python"]), import_module(MODULES["cython"])
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis that tests share: their keys need prefixes of their own. To kill one, see servers.running_redis."""
+    if url := os.environ.get("LEVADA_REDIS_URL"):
+        yield url
+    else:
+        with running_redis() as server:
+            yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL that tests share, as a URL of SQLAlchemy; take `postgres_url` for an empty database there."""
+    if url := os.environ.get("LEVADA_POSTGRES_URL"):
+        yield url
+    else:
+        with running_postgres() as server:
+            yield server.url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """An empty database of the test's own."""
+    with database(postgres_server) as url:
+        yield url
