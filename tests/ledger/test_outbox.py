@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from levada import UsageError
 from levada.ledger import Action, DeadLetter, Dispatched, DueAction, Ledger, StoreError
-from tests.ledger.turned import finished
-
-
-class Clock:
-    """A clock that tests turn."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2030, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def turn(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
+from tests.ledger.turned import Clock, finished
 
 
 @pytest.fixture
