@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +11,9 @@ import pytest
 import levada
 from levada import CumulativeText, TransportError, Turn
 from levada.transport import retry_after_s, tells_its_end
+from tests.shared import RECORDED
 
-SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[3] / "shared")
-LISTING = SHARED / "recorded" / "expected.jsonl"
+LISTING = RECORDED / "expected.jsonl"
 ROWS = [json.loads(line) for line in LISTING.read_text().splitlines()] if LISTING.exists() else []
 ROWS = [row for row in ROWS if row["dialect"] in levada.DIALECTS]
 FIELDS = (
