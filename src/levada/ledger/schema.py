@@ -188,7 +188,7 @@ records: Final = Table(
     Column("retry_in_s", Double),
     Column("released_chars", BigInteger, nullable=False),
     Column("usage", Json),
-    Column("committed", Boolean, nullable=False),
+    Column("committed", Boolean),  # None: it was cut off, and nobody knows
     Column("cancelled", Boolean, nullable=False),
     Column("cancelled_by", Words),
     Column("exception", Words),
@@ -230,7 +230,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX levada_partials_key ON levada_partials (key, n)",
         """CREATE TABLE levada_records (n {id}, key TEXT, recorded_at {moment} NOT NULL, attempt INTEGER NOT NULL,
         dialect TEXT NOT NULL, profile TEXT NOT NULL, model TEXT, state TEXT NOT NULL, error_kind TEXT, error_type TEXT,
-        retry_in_s DOUBLE PRECISION, released_chars BIGINT NOT NULL, usage {json}, committed BOOLEAN NOT NULL,
+        retry_in_s DOUBLE PRECISION, released_chars BIGINT NOT NULL, usage {json}, committed BOOLEAN,
         cancelled BOOLEAN NOT NULL, cancelled_by TEXT, exception TEXT, upstream_closed BOOLEAN,
         first_delta_after_s DOUBLE PRECISION, lasted_s DOUBLE PRECISION NOT NULL)""",
         "CREATE INDEX levada_records_key ON levada_records (key, n)",
