@@ -19,8 +19,8 @@ LONGEST_PAUSE_S: Final = 0.5  # drawn from half to one and a half of it, so that
 async def patiently(store: Store, patience_s: float, call: Callable[[], Awaitable[T]]) -> T:
     """Return what the call returns, trying again while the store is away. Raises LiveLogUnavailable.
 
-    There are two attempts at least: in a process that was frozen, the time of the first one is over when it wakes up, and
-    the store has an answer for it all the same.
+    There are two attempts at least: in a process that was frozen, the first one is over when it wakes up, and yet
+    the store has an answer for it.
     """
     loop = asyncio.get_running_loop()
     begun_s, pause_s, attempts = loop.time(), FIRST_PAUSE_S, 0
