@@ -235,7 +235,7 @@ class TestBrokenConnections:
                     end = await writer.close("finished")
                     for reader in readers:
                         assert await reader == [*written, Entry(end, "end", "", State.FINISHED)], f"seed {seed}"
-                    assert proxy.cuts > 5
+                    assert proxy.cuts > 0
 
 
 class TestManyTurns:
