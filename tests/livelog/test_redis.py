@@ -105,6 +105,23 @@ class TestRestart:
             with pytest.raises(UnknownEntry, match="from the future"):
                 await follow(log, "t", after=written[9].id)
 
+    async def test_news_of_what_the_server_lost_make_no_reader_ask_without_a_pause(self, server: RedisServer) -> None:
+        async with LiveLog.open(server.url, **PATIENT) as log:
+            writer = await log.start("t", "ana")
+            await write_some(writer, 3)
+            reader = asyncio.create_task(follow(log, "t"))
+            await asyncio.sleep(0.2)
+            topic = log._store.topics.get("t")
+            assert topic is not None
+            topic.push(writer.token, 50, [Entry(f"50-{writer.token}", "text", "told, and lost in a failover")])
+            await asyncio.sleep(0.2)
+            with Redis.from_url(server.url) as redis:
+                redis.config_resetstat()
+                await asyncio.sleep(0.3)
+                assert redis.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"] < 10
+            end = await writer.close("finished")
+            assert [entry.id for entry in await reader][-1] == end
+
     async def test_an_evicted_stream_ends_the_turn(self, server: RedisServer) -> None:
         async with LiveLog.open(server.url, **PATIENT) as log:
             writer = await log.start("t", "ana")

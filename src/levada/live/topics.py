@@ -70,7 +70,9 @@ class Topic:
 
     def after(self, cursor: Cursor) -> list[Entry] | None:
         """Return the newer entries; [] where none are known, None where a page has to tell."""
-        if not self._ring or (cursor.token == self._token and cursor.seq >= self._first + len(self._ring) - 1):
+        if not self._ring or cursor.token > self._token:  # none, or of an earlier turn of this id
+            return []
+        if cursor.token == self._token and cursor.seq >= self._first + len(self._ring) - 1:
             return []
         if cursor.token != self._token or cursor.seq < self._first - 1:
             return None
