@@ -16,7 +16,7 @@ from levada import State, UsageError
 from levada.live import Entry, EntryGone, Fenced, LiveLog, LiveLogUnavailable, UnknownEntry, UnknownTurn
 from tests.livelog.followed import follow, hop, write_some
 from tests.livelog.proxy import proxied
-from tests.servers import RedisServer, running_redis
+from tests.servers import RedisServer, free_port, running_redis
 
 # A server that restarts is back within these on a loaded machine too.
 PATIENT = {"lease_s": 30, "patience_s": 30}
@@ -295,7 +295,7 @@ class TestManyTurns:
 class TestCluster:
     async def test_turns_live_in_a_cluster(self) -> None:
         """One node that has all the slots: the client and the scripts do as with many."""
-        with running_redis("--cluster-enabled", "yes") as server:
+        with running_redis("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
             with Redis.from_url(server.url) as redis:
                 redis.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
                 while b"cluster_state:ok" not in redis.execute_command("CLUSTER", "INFO"):
