@@ -1,9 +1,8 @@
 """Validators: what a finished turn must be to be stored as an answer.
 
-A validator is a callable. It takes the FinishedTurn, by position, and returns None where it has nothing to say against
-it, a reason, or several. One with a parameter `released` is also given, by name, the text that will be stored as the
-answer: it differs from `turn.answer` where a review replaced some of it. Reasons are stored: they must not quote the
-answer.
+A validator is a callable. It takes the FinishedTurn and returns None where it has nothing to say against it, a reason,
+or several. One that needs a second argument is also given the text that will be stored as the answer: it differs from
+`turn.answer` where a review replaced some of it. Reasons are stored: they must not quote the answer.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ __all__ = [
     "valid_tool_arguments",
 ]
 
-Reasons: TypeAlias = str | Iterable[str] | None
-Validator: TypeAlias = Callable[..., Reasons]
+Validator: TypeAlias = Callable[..., str | Iterable[str] | None]
 
-# Reasons are for people and go into a row: a screen of them, each a few lines long, says enough.
-MOST_REASONS: Final = 20
+# Reasons are for people and go into a row: some screens of them, each a few lines long, say enough.
+MOST_REASONS: Final = 100
 LONGEST_REASON: Final = 500  # characters
 _MOST_PLACES: Final = 5  # of a schema that one answer is told to break
 _LONGEST_PLACE: Final = 200  # characters
@@ -45,49 +43,46 @@ _LONGEST_PLACE: Final = 200  # characters
 _FINISH_REASONS: Final = get_args(FinishReason)
 
 
-def reasons_against(
-    turn: FinishedTurn, validators: Iterable[Validator], released: str | None = None
-) -> tuple[str, ...]:
+def reasons_against(validators: Iterable[Validator], turn: FinishedTurn, released: str) -> tuple[str, ...]:
     """Ask every validator; return what they say against the turn, in their order, () where nothing.
 
-    `released`: the text to be stored as the answer; that of the turn by default. At most MOST_REASONS of at most
-    LONGEST_REASON characters are kept. Raises UsageError for a validator that returns anything but None, a str or
-    strs, and whatever a validator raises.
+    `released`: the text to be stored as the answer. At most MOST_REASONS are kept, of each LONGEST_REASON characters.
+    Raises UsageError for what is no validator, or returns anything but None, a reason or reasons; and whatever a
+    validator raises.
     """
+    if callable(validators):
+        raise UsageError("validators is a list of functions, not one function")
     found: list[str] = []
     for validator in validators:
-        if _takes_released(validator):
-            said = validator(turn, released=turn.answer if released is None else released)
-        else:
-            said = validator(turn)
-        found += _reasons_of(said, validator)
+        if not callable(validator):
+            raise UsageError(f"a validator is a function, not {type(validator).__name__}")
+        found += _reasons_of(validator(turn, released) if _needs_two(validator) else validator(turn))
     if len(found) > MOST_REASONS:
         found[MOST_REASONS - 1 :] = [f"and {len(found) - MOST_REASONS + 1} more reasons"]
-    return tuple(reason if len(reason) <= LONGEST_REASON else f"{reason[: LONGEST_REASON - 1]}…" for reason in found)
+    return tuple(one if len(one) <= LONGEST_REASON else f"{one[: LONGEST_REASON - 1]}…" for one in found)
 
 
-def _takes_released(validator: Validator) -> bool:
+def _needs_two(validator: Validator) -> bool:
+    """Say whether a validator cannot be called with the turn alone."""
     try:
-        return "released" in inspect.signature(validator).parameters
-    except (TypeError, ValueError):  # a builtin that has no signature, or nothing that can be called
+        inspect.signature(validator).bind(None)
+    except ValueError:  # some built-in callables have no signature
         return False
+    except TypeError:
+        return True
+    return False
 
 
-def _reasons_of(said: Any, validator: Validator) -> list[str]:
+def _reasons_of(said: Any) -> list[str]:
     if said is None:
         return []
-    name = getattr(validator, "__name__", type(validator).__name__)
-    if isinstance(said, str):
-        return [said or f"{name} gave no reason"]
     if inspect.iscoroutine(said):
         said.close()  # or Python warns that it was never awaited
-    elif isinstance(said, Iterable) and not isinstance(said, (bytes, Mapping)):
-        reasons = list(said)
+    elif isinstance(said, Iterable) and not isinstance(said, (bytes, bytearray, Mapping)):
+        reasons = [said] if isinstance(said, str) else list(said)
         if all(isinstance(reason, str) for reason in reasons):
-            return reasons
-    raise UsageError(
-        f"validator {name} returned {type(said).__name__}; return None, a reason or a list of reasons (str)"
-    )
+            return [reason or "refused without a word" for reason in reasons]
+    raise UsageError(f"a validator returns None, a reason (str) or reasons, not {type(said).__name__}")
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------
@@ -132,10 +127,9 @@ def _touching(turn: FinishedTurn, allowed: frozenset[str]) -> list[str]:
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 
-def not_empty(turn: FinishedTurn, *, released: str | None = None) -> str | None:
+def not_empty(turn: FinishedTurn, released: str) -> str | None:
     """Refuse a turn that has neither a tool call nor an answer other than white space."""
-    answer = turn.answer if released is None else released
-    return None if turn.tool_calls or answer.strip() else "empty: no answer and no tool call"
+    return None if turn.tool_calls or released.strip() else "empty: no answer and no tool call"
 
 
 def answer_matches(schema: Mapping[str, Any]) -> Validator:
@@ -147,9 +141,9 @@ def answer_matches(schema: Mapping[str, Any]) -> Validator:
     """
     judge = _compiled(schema)
 
-    def answer_matches_schema(turn: FinishedTurn, *, released: str | None = None) -> list[str]:
+    def answer_matches_schema(turn: FinishedTurn, released: str) -> list[str]:
         try:
-            value = json.loads(turn.answer if released is None else released, parse_constant=_refuse_constant)
+            value = json.loads(released, parse_constant=_refuse_constant)
         except RecursionError:
             return ["the answer is JSON nested too deeply"]
         except ValueError:  # its words may quote the answer
