@@ -1,0 +1,467 @@
+"""The ledger: finished turns and what is to be done about them, committed together.
+
+Rules this file keeps (docs/ledger.md):
+- Only an exact FinishedTurn or Outcome is committed, and what was released is stored as its answer.
+- A turn and its actions are stored in one transaction, once for each key.
+- Nothing that was refused, is incomplete or failed is in the table of answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, TypeAlias, Unpack, get_args
+
+from sqlalchemy import Connection, Select, and_, func, or_, select
+
+from levada.deltas import FinishReason
+from levada.errors import KeyConflict, LedgerTooLarge, StoreError, UsageError
+from levada.finished import FinishedTurn
+from levada.ledger.database import Database
+from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace
+from levada.ledger.hostile import json_to
+from levada.ledger.outbox import Outbox
+from levada.ledger.rows import MOST_MODEL_CHARS, Content, refusal_from, stored_from
+from levada.ledger.schema import refusals, turns
+from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, Refusal, StoredTurn, check_key
+from levada.outcome import Outcome
+
+__all__ = ["Ledger", "Validator"]
+
+Validator: TypeAlias = Callable[..., str | Iterable[str] | None]
+
+DEFAULT_BUSY_TIMEOUT_S: Final = 30.0
+# 64 MiB: the largest event that a turn takes by default. A row of PostgreSQL takes 1 GiB, one of SQLite 10^9 bytes.
+DEFAULT_TURN_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_PAYLOAD_BYTES: Final = 1024 * 1024  # an action names what to do; what it is about is in the turn
+MOST_ACTIONS: Final = 1000  # of one commit
+MOST_PAGE: Final = 1000  # turns at once
+MOST_REASONS: Final = 100  # of one refusal
+MOST_REASON_CHARS: Final = 500
+
+_ACTING: Final = frozenset({"stop", "tool_use"})
+_EXCEPTIONS: Final = frozenset(get_args(FinishReason)) | {"incomplete_tool_calls"}
+_PAGE_BYTES: Final = 4 * 1024 * 1024  # what each_turn holds at once, if no single turn is larger
+_LIGHT_PAGE: Final = 500  # rows of each_turn without their texts
+
+
+class Ledger:
+    """Finished turns in a database. Make one with `Ledger.open`; threads may share it.
+
+    Each method raises StoreError where the database fails and UsageError for what makes no sense.
+    """
+
+    def __init__(self, database: Database, *, max_turn_bytes: int, max_payload_bytes: int) -> None:
+        self._database = database
+        self._outbox = Outbox(database)
+        self._max_turn_bytes = max_turn_bytes
+        self._max_payload_bytes = max_payload_bytes
+
+    @classmethod
+    def open(
+        cls,
+        url: str = "sqlite:///turns.db",
+        *,
+        read_only: bool = False,
+        busy_timeout_s: float = DEFAULT_BUSY_TIMEOUT_S,
+        synchronous: str = "FULL",
+        pool_size: int = 5,
+        max_turn_bytes: int = DEFAULT_TURN_BYTES,
+        max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES,
+        clock: Callable[[], datetime] | None = None,
+    ) -> Ledger:
+        """Open the ledger at `url`; make or bring forward its tables.
+
+        `url`: sqlite:///file.db (relative), sqlite:////folder/file.db, sqlite:// (in memory, for tests) or
+        postgresql+psycopg://user@host/database. `read_only`: change nothing, the tables neither. `busy_timeout_s`: how
+        long to wait for other writers. `synchronous`: of SQLite; with FULL a committed turn survives a loss of power,
+        with NORMAL a crash of the program. `pool_size`: connections. `max_turn_bytes`, `max_payload_bytes`: inclusive,
+        of one turn with its actions and of one action's payload. `clock`: returns aware datetimes, for tests; otherwise
+        PostgreSQL's clock, or this machine's for SQLite.
+        Raises SchemaMismatch where the tables are newer than this levada.
+        """
+        for name, value in (
+            ("pool_size", pool_size),
+            ("max_turn_bytes", max_turn_bytes),
+            ("max_payload_bytes", max_payload_bytes),
+        ):
+            if type(value) is not int or value < 1:
+                raise UsageError(f"{name} must be an int from 1, not {value!r:.100}")
+        if not isinstance(busy_timeout_s, (int, float)) or not 0 < busy_timeout_s <= 86_400:
+            raise UsageError(f"busy_timeout_s must be a number of seconds, up to 86400, not {busy_timeout_s!r:.100}")
+        database = Database(
+            url,
+            busy_timeout_s=busy_timeout_s,
+            read_only=read_only,
+            synchronous=synchronous,
+            pool_size=pool_size,
+            clock=clock,
+        )
+        return cls(database, max_turn_bytes=max_turn_bytes, max_payload_bytes=max_payload_bytes)
+
+    def close(self) -> None:
+        """Close the connections. Calls after that are UsageErrors."""
+        self._database.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        turn: FinishedTurn | Outcome,
+        *,
+        key: str,
+        validators: Iterable[Validator] = (),
+        actions: Iterable[Action] = (),
+        allow: Iterable[str] = (),
+        keep_raw: bool = False,
+    ) -> Committed:
+        """Store a finished turn and its actions in one transaction, once for `key`.
+
+        `turn`: an Outcome, of which `released` is stored as the answer, or a FinishedTurn, of which all is released.
+        `validators`: each is called with the finished turn, and with the released text too where it needs a second
+        argument; it returns None, a reason or reasons. Any reason refuses. What a validator raises comes through, and
+        nothing is stored. `actions`: to be dispatched afterwards; they need the finish reason stop or tool_use and
+        every tool call complete, or the commit is refused. `allow`: what they may do without: finish reasons by name,
+        and "incomplete_tool_calls". `keep_raw`: keep the provider's answer beside the released one, also of a refused
+        turn.
+
+        Committing the same again gives already_stored and queues nothing. Raises KeyConflict where the key has
+        another content, LedgerTooLarge above a limit, UsageError for anything that is no finished turn.
+        """
+        check_key(key)
+        content = self._content(turn, actions)
+        allowed = _allowed(allow)
+        reasons = _reasons_of(validators, content)
+        if content.actions:
+            reasons += _not_to_act_on(content.turn, allowed)
+        canonical = content.canonical()
+        if len(canonical) > self._max_turn_bytes:
+            raise LedgerTooLarge("the turn with its actions", len(canonical), self._max_turn_bytes, "max_turn_bytes")
+        row = content.row(canonical, keep_raw=keep_raw)
+        if reasons:
+            return self._refuse(key, content, row["digest"], _bounded(reasons), keep_raw)
+        return self._store(key, content, row)
+
+    def _content(self, turn: object, actions: Iterable[Action]) -> Content:
+        # exact types: a subclass or a look-alike has not been made by Turn.result()
+        if type(turn) is Outcome:
+            finished, released, attempts, is_outcome = turn.turn, turn.released, turn.attempts, True
+        elif type(turn) is FinishedTurn:
+            finished, released, attempts, is_outcome = turn, turn.answer, 1, False
+        else:
+            raise UsageError(
+                f"only a FinishedTurn or an Outcome can be committed, not {type(turn).__name__}; Turn.result() and "
+                "run_turn give them once the provider has finished the turn"
+            )
+        if type(finished) is not FinishedTurn or type(released) is not str:
+            raise UsageError("this Outcome was changed by hand; commit what run_turn returned")
+        listed = tuple(actions)
+        if len(listed) > MOST_ACTIONS:
+            raise UsageError(f"{len(listed)} actions, and {MOST_ACTIONS} is the most for one turn")
+        for action in listed:
+            if type(action) is not Action:
+                raise UsageError(f"actions are levada.ledger.Action(name, payload), not {type(action).__name__}")
+            size = len(json_to(action.payload).encode())
+            if size > self._max_payload_bytes:
+                limit = self._max_payload_bytes
+                raise LedgerTooLarge(f"the payload of action {action.name}", size, limit, "max_payload_bytes")
+        return Content(finished, released, attempts, is_outcome, listed)
+
+    def _store(self, key: str, content: Content, row: dict[str, Any]) -> Committed:
+        with self._database.writing() as connection:
+            now = self._database.now(connection)
+            insert = self._database.insert(turns).values(key=key, stored_at=now, **row)
+            number = connection.execute(
+                insert.on_conflict_do_nothing(index_elements=["key"]).returning(turns.c.n)
+            ).scalar()
+            if number is None:
+                _same_or_conflict(connection, key, row["digest"])
+                return Committed("already_stored", key=key)
+            if content.actions:
+                self._outbox.queue(connection, key, content.actions, now)
+        return Committed("stored", key=key, actions=len(content.actions))
+
+    def _refuse(self, key: str, content: Content, digest: str, reasons: tuple[str, ...], keep_raw: bool) -> Committed:
+        with self._database.writing() as connection:
+            if _same_or_conflict(connection, key, digest):  # it passed before; what is stored stays
+                return Committed("already_stored", key=key)
+            row = content.refusal_row(keep_raw=keep_raw)
+            now = self._database.now(connection)
+            connection.execute(refusals.insert().values(key=key, refused_at=now, reasons=list(reasons), **row))
+        return Committed("refused", reasons, key)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> StoredTurn | None:
+        """Return the turn that is stored under `key`, or None."""
+        check_key(key)
+        with self._database.reading() as connection:
+            row = connection.execute(select(turns).where(turns.c.key == key)).mappings().first()
+        return None if row is None else stored_from(row)
+
+    def turns(
+        self,
+        *,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[StoredTurn]:
+        """Return stored turns, the newest first: at most `limit`, up to 1000.
+
+        `since` (inclusive) and `until` (exclusive): aware datetimes. `after`: the `cursor` of the last turn of the page
+        before; turns stored meanwhile are newer and change nothing about it.
+        """
+        _check_limit(limit)
+        query = _newest_first(select(turns), model, finish_reason, since, until, after).limit(limit)
+        with self._database.reading() as connection:
+            return [stored_from(row) for row in connection.execute(query).mappings()]
+
+    def each_turn(
+        self,
+        *,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Iterator[StoredTurn]:
+        """Give all stored turns, the newest first, for exports: a few MiB at a time, and no transaction in between.
+
+        Turns that are stored after the first was given are not among them.
+        """
+        after: str | None = None
+        while True:
+            light = select(turns.c.n, turns.c.stored_at, turns.c.bytes)
+            query = _newest_first(light, model, finish_reason, since, until, after).limit(_LIGHT_PAGE)
+            with self._database.reading() as connection:
+                page = connection.execute(query).all()
+            if not page:
+                return
+            for numbers in _portions(page):
+                heavy = select(turns).where(turns.c.n.in_(numbers)).order_by(turns.c.stored_at.desc(), turns.c.n.desc())
+                with self._database.reading() as connection:
+                    rows = [stored_from(row) for row in connection.execute(heavy).mappings()]
+                yield from rows
+            after = f"{page[-1].stored_at.isoformat()}/{page[-1].n}"
+
+    def count(
+        self,
+        *,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> int:
+        """Return how many turns are stored."""
+        query = _filtered(select(func.count()).select_from(turns), model, finish_reason, since, until)
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def refusals(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[Refusal]:
+        """Return commits that were refused, the newest first. `after`: the `n` of the last one of the page before."""
+        _check_limit(limit)
+        query = select(refusals).order_by(refusals.c.n.desc()).limit(limit)
+        if key is not None:
+            query = query.where(refusals.c.key == check_key(key))
+        if after is not None:
+            query = query.where(refusals.c.n < after)
+        with self._database.reading() as connection:
+            return [refusal_from(row) for row in connection.execute(query).mappings()]
+
+    # -- what is to be done --------------------------------------------------------------------------------------------
+
+    def dispatch(
+        self, handlers: Mapping[str, Callable[[DueAction], Any]], *, limit: int = 100, **options: Unpack[LeaseOptions]
+    ) -> Dispatched:
+        """Run actions that are due, one after the other, until none is or `limit` were run; say what came of them.
+
+        `handlers`: name of an action -> a function of a DueAction. Actions under other names stay queued, and are
+        counted. Where a handler returns, its action is done; where it raises, it is tried again later, `max_attempts`
+        times in all (8), after `backoff_s` (1), doubled each time up to `max_backoff_s` (600), up to the part `jitter`
+        (0.25) of it left out by chance; then it is a dead letter. While a handler runs, its action is leased for
+        `lease_s` (30) and the lease renewed by a thread, so that no other dispatcher runs it at the same time, and so
+        that another one runs it again soon if this process dies. `holder`: a name for this dispatcher, for people.
+        What is no Exception (KeyboardInterrupt) gives the action back at once and comes through.
+        """
+        return dispatch(self._outbox, handlers, limit, Lease(**options))
+
+    def run_dispatcher(
+        self,
+        handlers: Mapping[str, Callable[[DueAction], Any]],
+        *,
+        stop: threading.Event,
+        poll_s: float = 0.5,
+        max_poll_s: float = 5.0,
+        **options: Unpack[LeaseOptions],
+    ) -> None:
+        """Dispatch until `stop` is set; run it in a thread of its own, with the options of `dispatch`.
+
+        It looks every `poll_s` while there is something to do, more seldom when there is not, up to `max_poll_s`. It
+        outlives a database that is away (logged, without values) and ends with what else dispatch raises.
+        """
+        lease = Lease(**options)
+        wait_s = poll_s
+        while not stop.is_set():
+            found: Dispatched | StoreError
+            try:
+                found = dispatch(self._outbox, handlers, ROUND, lease, stop)
+            except StoreError as error:
+                found = error
+            wait_s = pace(found, wait_s, poll_s, max_poll_s)
+            stop.wait(wait_s)
+
+    def dead_letters(self, *, limit: int = 50, after: int | None = None) -> list[DeadLetter]:
+        """Return actions that are not tried any more, the newest first. `after`: the `n` of the last one before."""
+        _check_limit(limit)
+        return self._outbox.dead_letters(limit, after)
+
+    def retry_dead(self, *idempotency_keys: str) -> int:
+        """Queue dead letters anew, with all their attempts: these, or all where none is named. Return how many."""
+        return self._outbox.retry_dead(idempotency_keys)
+
+    def queued(self) -> dict[str, int]:
+        """Return how many actions wait or run, by name."""
+        return self._outbox.queued()
+
+
+def _allowed(allow: Iterable[str]) -> Collection[str]:
+    names = frozenset([allow] if isinstance(allow, str) else allow)
+    if unknown := names - _EXCEPTIONS:
+        raise UsageError(f"allow= knows {', '.join(sorted(_EXCEPTIONS))}; not {sorted(map(str, unknown))[0]!r:.100}")
+    return names
+
+
+def _not_to_act_on(turn: FinishedTurn, allowed: Collection[str]) -> list[str]:
+    """Say why nothing may be done about this turn."""
+    reasons = []
+    bad = {choice.finish_reason or "other" for choice in turn.choices} | {turn.finish_reason}
+    for reason in sorted(bad - _ACTING - set(allowed)):
+        reasons.append(f"actions need the finish reason stop or tool_use, not {reason}; allow= names exceptions")
+    open_calls = sum(not call.complete for call in turn.tool_calls)
+    if open_calls and "incomplete_tool_calls" not in allowed:
+        reasons.append(f"actions need complete tool calls, and {open_calls} of {len(turn.tool_calls)} are not")
+    return reasons
+
+
+def _reasons_of(validators: Iterable[Validator], content: Content) -> list[str]:
+    if callable(validators):
+        raise UsageError("validators is a list of functions, not one function")
+    reasons: list[str] = []
+    for validator in validators:
+        if not callable(validator):
+            raise UsageError(f"a validator is a function, not {type(validator).__name__}")
+        both = _needs_two(validator)
+        found = validator(content.turn, content.released) if both else validator(content.turn)
+        if found is None:
+            continue
+        listed = [found] if isinstance(found, str) else found
+        if not isinstance(listed, Iterable) or isinstance(listed, (bytes, dict)):
+            raise UsageError(f"a validator returns None, a reason or reasons, not {type(found).__name__}")
+        for reason in listed:
+            if not isinstance(reason, str):
+                raise UsageError(f"a reason of a validator is a str, not {type(reason).__name__}")
+            reasons.append(reason or "refused without a word")
+    return reasons
+
+
+def _needs_two(validator: Validator) -> bool:
+    """Say whether a validator cannot be called with the turn alone."""
+    try:
+        signature = inspect.signature(validator)
+        signature.bind(None)
+    except ValueError:  # some built-in callables have no signature
+        return False
+    except TypeError:
+        return True
+    return False
+
+
+def _bounded(reasons: list[str]) -> tuple[str, ...]:
+    kept = [reason if len(reason) <= MOST_REASON_CHARS else f"{reason[:MOST_REASON_CHARS]}…" for reason in reasons]
+    if len(kept) > MOST_REASONS:
+        kept[MOST_REASONS - 1 :] = [f"and {len(kept) - MOST_REASONS + 1} more reasons"]
+    return tuple(kept)
+
+
+def _same_or_conflict(connection: Connection, key: str, digest: str) -> bool:
+    """Say whether this very content is stored under `key`. Raises KeyConflict for another one."""
+    stored = connection.execute(select(turns.c.digest).where(turns.c.key == key)).scalar()
+    if stored is not None and stored != digest:
+        raise KeyConflict(key)
+    return stored is not None
+
+
+def _check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= MOST_PAGE:
+        raise UsageError(f"limit must be an int from 1 to {MOST_PAGE}, not {limit!r:.100}")
+
+
+def _filtered(
+    query: Select[Any], model: str | None, finish_reason: str | None, since: datetime | None, until: datetime | None
+) -> Select[Any]:
+    if model is not None:
+        query = query.where(turns.c.model == model[:MOST_MODEL_CHARS])
+    if finish_reason is not None:
+        query = query.where(turns.c.finish_reason == finish_reason)
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+            raise UsageError(f"{name} must be an aware datetime, as datetime.now(UTC)")
+    if since is not None:
+        query = query.where(turns.c.stored_at >= since)
+    if until is not None:
+        query = query.where(turns.c.stored_at < until)
+    return query
+
+
+def _newest_first(
+    query: Select[Any],
+    model: str | None,
+    finish_reason: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    after: str | None,
+) -> Select[Any]:
+    query = _filtered(query, model, finish_reason, since, until)
+    if after is not None:
+        moment, number = _place(after)
+        # the first half alone would do; databases find their place in an index by it
+        query = query.where(
+            turns.c.stored_at <= moment,
+            or_(turns.c.stored_at < moment, and_(turns.c.stored_at == moment, turns.c.n < number)),
+        )
+    return query.order_by(turns.c.stored_at.desc(), turns.c.n.desc())
+
+
+def _place(cursor: str) -> tuple[datetime, int]:
+    try:
+        moment, _, number = cursor.rpartition("/")
+        return datetime.fromisoformat(moment).astimezone(UTC), int(number)
+    except (ValueError, AttributeError):
+        raise UsageError("after= takes the cursor of a StoredTurn") from None
+
+
+def _portions(page: Iterable[Any]) -> Iterator[list[int]]:
+    """Give the numbers of `page` in portions that are not too large to be held at once."""
+    portion: list[int] = []
+    size = 0
+    for row in page:
+        if portion and size + row.bytes > _PAGE_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(row.n)
+        size += row.bytes
+    if portion:
+        yield portion
