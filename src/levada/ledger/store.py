@@ -8,12 +8,11 @@ Rules this file keeps (docs/ledger.md):
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, TypeAlias, Unpack, get_args
+from typing import Any, Final, Unpack, get_args
 
 from sqlalchemy import Connection, Select, and_, func, or_, select
 
@@ -26,12 +25,11 @@ from levada.ledger.hostile import json_to
 from levada.ledger.outbox import Outbox
 from levada.ledger.rows import MOST_MODEL_CHARS, Content, refusal_from, stored_from
 from levada.ledger.schema import refusals, turns
+from levada.ledger.validators import Validator, reasons_against
 from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, Refusal, StoredTurn, check_key
 from levada.outcome import Outcome
 
 __all__ = ["Ledger", "Validator"]
-
-Validator: TypeAlias = Callable[..., str | Iterable[str] | None]
 
 DEFAULT_BUSY_TIMEOUT_S: Final = 30.0
 # 64 MiB: the largest event that a turn takes by default. A row of PostgreSQL takes 1 GiB, one of SQLite 10^9 bytes.
@@ -39,8 +37,6 @@ DEFAULT_TURN_BYTES: Final = 64 * 1024 * 1024
 DEFAULT_PAYLOAD_BYTES: Final = 1024 * 1024  # an action names what to do; what it is about is in the turn
 MOST_ACTIONS: Final = 1000  # of one commit
 MOST_PAGE: Final = 1000  # turns at once
-MOST_REASONS: Final = 100  # of one refusal
-MOST_REASON_CHARS: Final = 500
 
 _ACTING: Final = frozenset({"stop", "tool_use"})
 _EXCEPTIONS: Final = frozenset(get_args(FinishReason)) | {"incomplete_tool_calls"}
@@ -142,7 +138,7 @@ class Ledger:
         check_key(key)
         content = self._content(turn, actions)
         allowed = _allowed(allow)
-        reasons = _reasons_of(validators, content)
+        reasons = list(reasons_against(validators, content.turn, content.released))
         if content.actions:
             reasons += _not_to_act_on(content.turn, allowed)
         canonical = content.canonical()
@@ -150,7 +146,7 @@ class Ledger:
             raise LedgerTooLarge("the turn with its actions", len(canonical), self._max_turn_bytes, "max_turn_bytes")
         row = content.row(canonical, keep_raw=keep_raw)
         if reasons:
-            return self._refuse(key, content, row["digest"], _bounded(reasons), keep_raw)
+            return self._refuse(key, content, row["digest"], tuple(reasons), keep_raw)
         return self._store(key, content, row)
 
     def _content(self, turn: object, actions: Iterable[Action]) -> Content:
@@ -354,46 +350,6 @@ def _not_to_act_on(turn: FinishedTurn, allowed: Collection[str]) -> list[str]:
     if open_calls and "incomplete_tool_calls" not in allowed:
         reasons.append(f"actions need complete tool calls, and {open_calls} of {len(turn.tool_calls)} are not")
     return reasons
-
-
-def _reasons_of(validators: Iterable[Validator], content: Content) -> list[str]:
-    if callable(validators):
-        raise UsageError("validators is a list of functions, not one function")
-    reasons: list[str] = []
-    for validator in validators:
-        if not callable(validator):
-            raise UsageError(f"a validator is a function, not {type(validator).__name__}")
-        both = _needs_two(validator)
-        found = validator(content.turn, content.released) if both else validator(content.turn)
-        if found is None:
-            continue
-        listed = [found] if isinstance(found, str) else found
-        if not isinstance(listed, Iterable) or isinstance(listed, (bytes, dict)):
-            raise UsageError(f"a validator returns None, a reason or reasons, not {type(found).__name__}")
-        for reason in listed:
-            if not isinstance(reason, str):
-                raise UsageError(f"a reason of a validator is a str, not {type(reason).__name__}")
-            reasons.append(reason or "refused without a word")
-    return reasons
-
-
-def _needs_two(validator: Validator) -> bool:
-    """Say whether a validator cannot be called with the turn alone."""
-    try:
-        signature = inspect.signature(validator)
-        signature.bind(None)
-    except ValueError:  # some built-in callables have no signature
-        return False
-    except TypeError:
-        return True
-    return False
-
-
-def _bounded(reasons: list[str]) -> tuple[str, ...]:
-    kept = [reason if len(reason) <= MOST_REASON_CHARS else f"{reason[:MOST_REASON_CHARS]}…" for reason in reasons]
-    if len(kept) > MOST_REASONS:
-        kept[MOST_REASONS - 1 :] = [f"and {len(kept) - MOST_REASONS + 1} more reasons"]
-    return tuple(kept)
 
 
 def _same_or_conflict(connection: Connection, key: str, digest: str) -> bool:
