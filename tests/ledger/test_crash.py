@@ -27,7 +27,7 @@ import pytest
 from sqlalchemy import func, select
 
 from levada.ledger import Ledger
-from levada.ledger.schema import outbox, refusals
+from levada.ledger.schema import outbox, refused
 from levada.testing import ReplayServer, Reply
 from tests.turn.chat import DONE, chunk, fed, stop, text
 
@@ -159,8 +159,8 @@ class Laws:
         with self.ledger._database.reading() as connection:
             query = select(outbox.c.turn_key, outbox.c.name).where(outbox.c.turn_key.in_(self.job.keys))
             queued = Counter((key, name) for key, name in connection.execute(query))
-            no = select(func.count()).where(refusals.c.key.in_(self.job.keys), refusals.c.key.not_like("refused%"),
-                                            refusals.c.key.not_like("length%"))  # fmt: skip
+            no = select(func.count()).where(refused.c.key.in_(self.job.keys), refused.c.key.not_like("refused%"),
+                                            refused.c.key.not_like("length%"))  # fmt: skip
             assert connection.execute(no).scalar() == 0
         assert queued == Counter((key, name) for key in stored for name in ACTIONS)
         self._effects(stored)
@@ -192,8 +192,10 @@ class Laws:
 
 def test_no_kill_breaks_a_law(job: Job, processes: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rnd = random.Random(SEED)
+    unharmed = Child(processes, crashing.work, replace(job, keys=keys_of(0)))
+    unharmed.listen()  # it is up
     began_s = time.monotonic()
-    whole = Child(processes, crashing.work, replace(job, keys=keys_of(0))).end()
+    whole = unharmed.end()
     took_s = time.monotonic() - began_s
     # half of the kills at exact steps, spread over all of them; half at any time
     places = [1 + int(len(whole) * (number + rnd.random()) / (CRASHES // 2)) for number in range(CRASHES // 2)]

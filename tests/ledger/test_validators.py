@@ -13,17 +13,14 @@ import pytest
 
 from levada import FinishedTurn, Turn, UsageError
 from levada.ledger.anomalies import HARMLESS, TOUCHING
+from levada.ledger.checks import MOST_REASON_CHARS, MOST_REASONS, Validator, bounded, reasons_of
 from levada.ledger.validators import (
-    LONGEST_REASON,
-    MOST_REASONS,
-    Validator,
     answer_matches,
     finish_reason_in,
     intact,
     intact_but,
     no_unfinished_tool_call,
     not_empty,
-    reasons_against,
     valid_tool_arguments,
 )
 from tests.dialects.streams import event, fed
@@ -47,7 +44,7 @@ def said(text: str) -> FinishedTurn:
 
 
 def against(turn: FinishedTurn, *validators: Validator, released: str | None = None) -> tuple[str, ...]:
-    return reasons_against(validators, turn, turn.answer if released is None else released)
+    return bounded(reasons_of(validators, turn, turn.answer if released is None else released))
 
 
 def called(*arguments: str, finish: str = "tool_calls", kind: str = "function") -> FinishedTurn:
@@ -377,7 +374,7 @@ class TestAnswerMatches:
         assert against(said('"a"'), check) == ()
 
 
-class TestReasonsAgainst:
+class TestAsking:
     def test_every_validator_is_asked_in_order(self) -> None:
         def no(turn: FinishedTurn) -> str:
             return "no"
@@ -399,7 +396,7 @@ class TestReasonsAgainst:
     @pytest.mark.parametrize("wrong", [True, False, 7, b"no", {"no": 1}, ["no", 7]])
     def test_anything_else_is_a_usage_error(self, wrong: Any) -> None:
         """False may mean either: it is never guessed."""
-        with pytest.raises(UsageError, match="a validator returns None, a reason"):
+        with pytest.raises(UsageError, match="a reason"):
             against(said("a"), lambda turn: wrong)
 
     def test_nor_does_a_coroutine_pass(self) -> None:
@@ -410,7 +407,7 @@ class TestReasonsAgainst:
 
     def test_what_is_kept_is_bounded(self) -> None:
         reasons = against(said("a"), lambda turn: ["x" * 10_000] * 1000)
-        assert (len(reasons), {len(reason) for reason in reasons[:-1]}) == (MOST_REASONS, {LONGEST_REASON})
+        assert (len(reasons), {len(reason) for reason in reasons[:-1]}) == (MOST_REASONS, {MOST_REASON_CHARS + 1})
         assert reasons[-1] == f"and {1000 - MOST_REASONS + 1} more reasons"
 
     def test_an_exception_comes_through(self) -> None:

@@ -10,7 +10,7 @@ if find_spec("sqlalchemy") is None:
 from levada.errors import KeyConflict, LedgerError, LedgerTooLarge, SchemaMismatch, StoreError
 from levada.ledger.asynchronous import AsyncLedger
 from levada.ledger.store import Ledger, Validator
-from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, Refusal, StoredTurn
+from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, RefusedTurn, StoredTurn
 
 __all__ = [
     "Action",
@@ -23,7 +23,7 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "LedgerTooLarge",
-    "Refusal",
+    "RefusedTurn",
     "SchemaMismatch",
     "StoreError",
     "StoredTurn",

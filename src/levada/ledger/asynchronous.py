@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable
@@ -28,7 +28,7 @@ from levada.ledger.dispatching import (
     told,
 )
 from levada.ledger.store import Ledger, Validator
-from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, Refusal, StoredTurn
+from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, RefusedTurn, StoredTurn
 from levada.outcome import Outcome
 
 __all__ = ["AsyncLedger"]
@@ -38,8 +38,27 @@ _T = TypeVar("_T")
 _NO_MORE = object()
 
 
+class Opening:
+    """What AsyncLedger.open returns: awaitable, and an async context manager that closes the ledger."""
+
+    def __init__(self, opening: Coroutine[Any, Any, AsyncLedger]) -> None:
+        self._opening = opening
+        self._opened: AsyncLedger | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncLedger]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> AsyncLedger:
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._opened is not None:
+            await self._opened.aclose()
+
+
 class AsyncLedger:
-    """A Ledger whose methods are awaited. Make one with `await AsyncLedger.open(url)`; close it with `aclose`.
+    """A Ledger whose methods are awaited. `async with AsyncLedger.open(url) as ledger`, or await both open and aclose.
 
     There is one implementation: each call runs in one of `threads` threads (4), and so do validators. What has begun
     there is carried through: cancelling the task that awaits a commit neither undoes it nor waits for it. Whoever has
@@ -52,18 +71,25 @@ class AsyncLedger:
         self._executor = executor
 
     @classmethod
-    async def open(cls, url: str = "sqlite:///turns.db", *, threads: int = 4, **options: Any) -> AsyncLedger:
-        """Open the ledger at `url`, with the options of `Ledger.open`."""
+    def open(cls, url: str = "sqlite:///turns.db", *, threads: int = 4, **options: Any) -> Opening:
+        """Open the ledger at `url`, with the options of `Ledger.open`: await it, or enter it with `async with`."""
         if type(threads) is not int or not 1 <= threads <= 64:
             raise UsageError(f"threads must be an int from 1 to 64, not {threads!r:.100}")
         options.setdefault("pool_size", threads + 1)  # one for the thread that renews leases
+        return Opening(cls._open(url, threads, options))
+
+    @classmethod
+    async def _open(cls, url: str, threads: int, options: dict[str, Any]) -> AsyncLedger:
         executor = ThreadPoolExecutor(threads, thread_name_prefix="levada ledger")
+        opening = executor.submit(Ledger.open, url, **options)
         try:
-            ledger = await asyncio.get_running_loop().run_in_executor(executor, partial(Ledger.open, url, **options))
-        except BaseException:
-            executor.shutdown(wait=False)
+            return cls(await asyncio.shield(asyncio.wrap_future(opening)), executor)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
             raise
-        return cls(ledger, executor)
+        finally:
+            if not opening.done() or opening.exception() is not None:
+                executor.shutdown(wait=False)
 
     async def aclose(self) -> None:
         """Wait for what has begun, and close the connections."""
@@ -158,9 +184,9 @@ class AsyncLedger:
         """Do as Ledger.count does."""
         return await self._call(self._ledger.count, model=model, finish_reason=finish_reason, since=since, until=until)
 
-    async def refusals(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[Refusal]:
-        """Do as Ledger.refusals does."""
-        return await self._call(self._ledger.refusals, key=key, limit=limit, after=after)
+    async def refused(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[RefusedTurn]:
+        """Do as Ledger.refused does."""
+        return await self._call(self._ledger.refused, key=key, limit=limit, after=after)
 
     async def dead_letters(self, *, limit: int = 50, after: int | None = None) -> list[DeadLetter]:
         """Do as Ledger.dead_letters does."""
@@ -231,41 +257,58 @@ class AsyncLedger:
         names = list(handlers)
         left = limit
 
-        async def work(heartbeat: Heartbeat) -> None:
+        async def work() -> None:
             nonlocal left
             while left > 0 and not (stop is not None and stop.is_set()):
                 left -= 1
-                taking = asyncio.ensure_future(self._call(take, outbox, names, lease, came))
+                taking = asyncio.ensure_future(self._call(take, outbox, names, lease))
                 try:
-                    taken = await asyncio.shield(taking)
+                    taken, dead = await asyncio.shield(taking)
                 except asyncio.CancelledError:
-                    if (given := await taking) is not None:
-                        await self._call(outbox.give_back, given)
+                    taken, _ = await taking
+                    if taken is not None:
+                        await self._call(outbox.give_back, taken)
                     raise
+                came["dead"] += dead
                 if taken is None:
                     return
                 failure: BaseException | None = None
                 try:
-                    lost = heartbeat.hold(taken)
-                    returned = handlers[taken.name](due(taken, lost))
+                    returned = handlers[taken.name](due(taken, heartbeat.hold(taken)))
                     if isawaitable(returned):
                         await returned
+                except Exception as exc:
+                    failure = exc
                 except BaseException as exc:
                     failure = exc
-                    if not isinstance(exc, Exception):
+                    if not _is_its_own(exc):
+                        heartbeat.let_go(taken)
+                        await asyncio.shield(self._call(outbox.give_back, taken))
                         raise
-                finally:
-                    heartbeat.let_go(taken)
-                    await asyncio.shield(self._call(end, outbox, taken, lease, failure, came))
-                    failure = None  # its traceback holds this frame
+                heartbeat.let_go(taken)
+                ended = await asyncio.shield(self._call(end, outbox, taken, lease, failure))
+                came[ended] += 1
+                failure = None  # its traceback holds this frame
 
         heartbeat = Heartbeat(outbox, lease.lease_s)
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(at_once):
-                    group.create_task(work(heartbeat))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            # not a TaskGroup: where one worker loses the database, the handlers of the others go on
+            ends = await asyncio.gather(*(work() for _ in range(at_once)), return_exceptions=True)
         finally:
             await asyncio.get_running_loop().run_in_executor(None, heartbeat.__exit__)
+        for raised in ends:
+            if raised is not None:
+                raise raised
         return await self._call(told, outbox, handlers, came)
+
+
+def _close_opened(opening: Future[Ledger]) -> None:
+    """Close what nobody waits for any more."""
+    if opening.exception() is None:
+        opening.result().close()
+
+
+def _is_its_own(exc: BaseException) -> bool:
+    """Say whether a handler was cancelled by its own doing, and not because its dispatcher is."""
+    task = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and task is not None and not task.cancelling()

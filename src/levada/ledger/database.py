@@ -72,7 +72,8 @@ class Database:
     def close(self) -> None:
         """Close its connections. What begins afterwards is a UsageError."""
         self._closed = True
-        self.engine.dispose()
+        # in a child after a fork the connections are its parent's: closing them would end its parent's locks
+        self.engine.dispose(close=os.getpid() == self._process)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

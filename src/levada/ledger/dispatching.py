@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -78,13 +79,22 @@ class Lease:
         return min(doubled_s, self.max_backoff_s) * (1 - self.jitter * self.chance())
 
 
+@dataclass(slots=True)
+class Held:
+    """A lease that is renewed. `ends_s`: when it ends if it is not, by time.monotonic. `lost`: it may be another's."""
+
+    taken: Taken
+    ends_s: float
+    lost: threading.Event = field(default_factory=threading.Event)
+
+
 class Heartbeat:
     """A thread that renews the leases of the actions that run."""
 
     def __init__(self, outbox: Outbox, lease_s: float) -> None:
         self._outbox = outbox
         self._lease_s = lease_s
-        self._held: dict[int, tuple[Taken, threading.Event]] = {}
+        self._held: dict[int, Held] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,14 +108,14 @@ class Heartbeat:
             self._thread.join()
 
     def hold(self, taken: Taken) -> threading.Event:
-        """Renew this lease from now on; return what is set when it is lost."""
-        lost = threading.Event()
+        """Renew this lease from now on; return what is set while it may be lost."""
+        held = Held(taken, time.monotonic() + self._lease_s)
         with self._lock:
-            self._held[taken.n] = taken, lost
+            self._held[taken.n] = held
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="levada ledger lease", daemon=True)
             self._thread.start()
-        return lost
+        return held.lost
 
     def let_go(self, taken: Taken) -> None:
         """Renew it no more."""
@@ -116,12 +126,23 @@ class Heartbeat:
         while not self._stop.wait(self._lease_s / BEATS):
             with self._lock:
                 held = list(self._held.values())
-            for taken, lost in held:
-                try:
-                    if not self._outbox.renew(taken, self._lease_s):
-                        lost.set()
-                except Exception as exc:  # the next beat may go better; if none does, the fence keeps order
-                    _log.warning("a lease was not renewed: %s", type(exc).__name__)
+            for one in held:
+                self._renew(one)
+
+    def _renew(self, held: Held) -> None:
+        began_s = time.monotonic()
+        try:
+            ours = self._outbox.renew(held.taken, self._lease_s)
+        except Exception as exc:  # the next beat may go better
+            _log.warning("a lease was not renewed: %s", type(exc).__name__)
+            if time.monotonic() >= held.ends_s:
+                held.lost.set()
+            return
+        held.ends_s = began_s + self._lease_s
+        if ours:
+            held.lost.clear()
+        else:
+            held.lost.set()
 
 
 def check_handlers(handlers: Mapping[str, Any]) -> None:
@@ -139,15 +160,13 @@ def check_round(limit: int) -> None:
         raise UsageError(f"limit must be an int from 1, not {limit!r:.100}")
 
 
-def take(outbox: Outbox, names: list[str], lease: Lease, came: Counter[str]) -> Taken | None:
-    """Take an action that may be run. One whose attempts all ended without a word is dead: it kills dispatchers."""
-    while (taken := outbox.take(names, lease.lease_s, lease.holder)) is not None:
-        if taken.attempt <= lease.max_attempts:
-            return taken
+def take(outbox: Outbox, names: list[str], lease: Lease) -> tuple[Taken | None, int]:
+    """Take an action that may be run; say how many were found dead: all their attempts ended without a word."""
+    dead = 0
+    while (taken := outbox.take(names, lease.lease_s, lease.holder)) is not None and taken.attempt > lease.max_attempts:
         words = f"{lease.max_attempts} attempts ended without a word: its dispatchers died, or lost their leases"
-        outbox.failed(taken, "LeaseRanOut", words, again_in_s=None)
-        came["dead"] += 1
-    return None
+        dead += outbox.failed(taken, "LeaseRanOut", words, again_in_s=None)
+    return taken, dead
 
 
 def due(taken: Taken, lost: threading.Event) -> DueAction:
@@ -164,16 +183,13 @@ def due(taken: Taken, lost: threading.Event) -> DueAction:
     )
 
 
-def end(outbox: Outbox, taken: Taken, lease: Lease, failure: BaseException | None, came: Counter[str]) -> None:
-    """Write down what came of an action."""
+def end(outbox: Outbox, taken: Taken, lease: Lease, failure: BaseException | None) -> str:
+    """Write down what came of an action, and say it: done, failed, dead or lost."""
     if failure is None:
-        came["done" if outbox.done(taken) else "lost"] += 1
-    elif isinstance(failure, Exception):
-        again_in_s = lease.again_in_s(taken.attempt)
-        ours = outbox.failed(taken, type(failure).__name__, _words(failure), again_in_s=again_in_s)
-        came["lost" if not ours else "dead" if again_in_s is None else "failed"] += 1
-    else:
-        outbox.give_back(taken)
+        return "done" if outbox.done(taken) else "lost"
+    again_in_s = lease.again_in_s(taken.attempt)
+    ours = outbox.failed(taken, type(failure).__name__, _words(failure), again_in_s=again_in_s)
+    return "lost" if not ours else "dead" if again_in_s is None else "failed"
 
 
 def told(outbox: Outbox, names: Mapping[str, Any], came: Counter[str]) -> Dispatched:
@@ -197,19 +213,24 @@ def dispatch(
     names = list(handlers)
     with Heartbeat(outbox, lease.lease_s) as heartbeat:
         for _ in range(limit):
-            if (stop is not None and stop.is_set()) or (taken := take(outbox, names, lease, came)) is None:
+            if stop is not None and stop.is_set():
                 break
-            failure: BaseException | None = None
+            taken, dead = take(outbox, names, lease)
+            came["dead"] += dead
+            if taken is None:
+                break
+            failure: Exception | None = None
             try:
                 handlers[taken.name](due(taken, heartbeat.hold(taken)))
-            except BaseException as exc:
+            except Exception as exc:
                 failure = exc
-                if not isinstance(exc, Exception):
-                    raise
-            finally:
+            except BaseException:
                 heartbeat.let_go(taken)
-                end(outbox, taken, lease, failure, came)
-                failure = None  # its traceback holds this frame
+                outbox.give_back(taken)
+                raise
+            heartbeat.let_go(taken)
+            came[end(outbox, taken, lease, failure)] += 1
+            failure = None  # its traceback holds this frame
     return told(outbox, handlers, came)
 
 
@@ -224,7 +245,7 @@ def pace(found: Dispatched | StoreError, waited_s: float, poll_s: float, max_pol
     return min(waited_s * 2, max_poll_s)
 
 
-def _words(failure: Exception) -> str:
+def _words(failure: BaseException) -> str:
     try:
         return str(failure)
     except Exception as exc:

@@ -13,9 +13,9 @@ from sqlalchemy import RowMapping
 from levada.deltas import Anomalies, Choice, Citation, Part, Reference, ToolCall, Usage
 from levada.finished import FinishedTurn
 from levada.ledger.hostile import json_to
-from levada.ledger.values import Action, Refusal, StoredTurn
+from levada.ledger.values import Action, RefusedTurn, StoredTurn
 
-__all__ = ["Content", "plain", "refusal_from", "stored_from"]
+__all__ = ["Content", "plain", "refused_from", "stored_from"]
 
 _T = TypeVar("_T")
 
@@ -86,7 +86,7 @@ class Content:
             "more": more,
         }
 
-    def refusal_row(self, *, keep_raw: bool) -> dict[str, Any]:
+    def refused_row(self, *, keep_raw: bool) -> dict[str, Any]:
         """Return the columns of a refusal, without `n`, `key`, `refused_at` and `reasons`."""
         turn = self.turn
         return {
@@ -120,13 +120,13 @@ def stored_from(row: RowMapping) -> StoredTurn:
     )
 
 
-def refusal_from(row: RowMapping) -> Refusal:
-    """Return the refusal of a row of `refusals`."""
+def refused_from(row: RowMapping) -> RefusedTurn:
+    """Return the refusal of a row of `refused`."""
     values = dict(row)
     values["reasons"] = tuple(values["reasons"])
     values["id"] = values.pop("provider_id")
     values["usage"] = _read(values["usage"], Usage | None)
-    return Refusal(**values)
+    return RefusedTurn(**values)
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeDecorator, UserDefinedType
 
 from levada.ledger.hostile import json_from, json_to, text_from, text_to
 
-__all__ = ["STEPS", "VERSION", "metadata", "outbox", "refusals", "turns", "version"]
+__all__ = ["STEPS", "VERSION", "metadata", "outbox", "refused", "turns", "version"]
 
 
 class Words(TypeDecorator[str]):
@@ -134,8 +134,8 @@ outbox: Final = Table(
 )
 
 # Turns that were finished and did not pass. No answers.
-refusals: Final = Table(
-    "levada_refusals",
+refused: Final = Table(
+    "levada_refused",
     metadata,
     Column("n", BigInteger, primary_key=True),
     Column("key", Text, nullable=False),
@@ -172,11 +172,11 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         ended_at {moment}, UNIQUE (turn_key, position))""",
         "CREATE INDEX levada_outbox_due ON levada_outbox (due_at, n) WHERE state = 'queued'",
         "CREATE INDEX levada_outbox_dead ON levada_outbox (n) WHERE state = 'dead'",
-        """CREATE TABLE levada_refusals (n {id}, key TEXT NOT NULL, refused_at {moment} NOT NULL,
+        """CREATE TABLE levada_refused (n {id}, key TEXT NOT NULL, refused_at {moment} NOT NULL,
         reasons {json} NOT NULL, dialect TEXT NOT NULL, profile TEXT NOT NULL, model TEXT, provider_id TEXT,
         finish_reason TEXT NOT NULL, native_finish_reason TEXT, answer_chars BIGINT NOT NULL, raw_answer TEXT,
         usage {json})""",
-        "CREATE INDEX levada_refusals_key ON levada_refusals (key, n)",
+        "CREATE INDEX levada_refused_key ON levada_refused (key, n)",
     ),
 )
 VERSION: Final = len(STEPS)

@@ -9,24 +9,33 @@ Rules this file keeps (docs/ledger.md):
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Unpack, get_args
+from typing import Any, Final, Unpack
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Connection, func, select
 
-from levada.deltas import FinishReason
 from levada.errors import KeyConflict, LedgerTooLarge, StoreError, UsageError
 from levada.finished import FinishedTurn
+from levada.ledger.checks import Validator, allowed, bounded, not_to_act_on, reasons_of
 from levada.ledger.database import Database
 from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace
 from levada.ledger.hostile import json_to
 from levada.ledger.outbox import Outbox
-from levada.ledger.rows import MOST_MODEL_CHARS, Content, refusal_from, stored_from
-from levada.ledger.schema import refusals, turns
-from levada.ledger.validators import Validator, reasons_against
-from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, Refusal, StoredTurn, check_key
+from levada.ledger.paging import check_limit, filtered, newest_first, portions
+from levada.ledger.rows import Content, refused_from, stored_from
+from levada.ledger.schema import refused, turns
+from levada.ledger.values import (
+    Action,
+    Committed,
+    DeadLetter,
+    Dispatched,
+    DueAction,
+    RefusedTurn,
+    StoredTurn,
+    check_key,
+)
 from levada.outcome import Outcome
 
 __all__ = ["Ledger", "Validator"]
@@ -36,11 +45,6 @@ DEFAULT_BUSY_TIMEOUT_S: Final = 30.0
 DEFAULT_TURN_BYTES: Final = 64 * 1024 * 1024
 DEFAULT_PAYLOAD_BYTES: Final = 1024 * 1024  # an action names what to do; what it is about is in the turn
 MOST_ACTIONS: Final = 1000  # of one commit
-MOST_PAGE: Final = 1000  # turns at once
-
-_ACTING: Final = frozenset({"stop", "tool_use"})
-_EXCEPTIONS: Final = frozenset(get_args(FinishReason)) | {"incomplete_tool_calls"}
-_PAGE_BYTES: Final = 4 * 1024 * 1024  # what each_turn holds at once, if no single turn is larger
 _LIGHT_PAGE: Final = 500  # rows of each_turn without their texts
 
 
@@ -137,16 +141,16 @@ class Ledger:
         """
         check_key(key)
         content = self._content(turn, actions)
-        allowed = _allowed(allow)
-        reasons = list(reasons_against(validators, content.turn, content.released))
+        exceptions = allowed(allow)
+        reasons = reasons_of(validators, content.turn, content.released)
         if content.actions:
-            reasons += _not_to_act_on(content.turn, allowed)
+            reasons += not_to_act_on(content.turn, exceptions)
         canonical = content.canonical()
         if len(canonical) > self._max_turn_bytes:
             raise LedgerTooLarge("the turn with its actions", len(canonical), self._max_turn_bytes, "max_turn_bytes")
         row = content.row(canonical, keep_raw=keep_raw)
         if reasons:
-            return self._refuse(key, content, row["digest"], tuple(reasons), keep_raw)
+            return self._refuse(key, content, row["digest"], bounded(reasons), keep_raw)
         return self._store(key, content, row)
 
     def _content(self, turn: object, actions: Iterable[Action]) -> Content:
@@ -192,9 +196,9 @@ class Ledger:
         with self._database.writing() as connection:
             if _same_or_conflict(connection, key, digest):  # it passed before; what is stored stays
                 return Committed("already_stored", key=key)
-            row = content.refusal_row(keep_raw=keep_raw)
+            row = content.refused_row(keep_raw=keep_raw)
             now = self._database.now(connection)
-            connection.execute(refusals.insert().values(key=key, refused_at=now, reasons=list(reasons), **row))
+            connection.execute(refused.insert().values(key=key, refused_at=now, reasons=list(reasons), **row))
         return Committed("refused", reasons, key)
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -221,8 +225,8 @@ class Ledger:
         `since` (inclusive) and `until` (exclusive): aware datetimes. `after`: the `cursor` of the last turn of the page
         before; turns stored meanwhile are newer and change nothing about it.
         """
-        _check_limit(limit)
-        query = _newest_first(select(turns), model, finish_reason, since, until, after).limit(limit)
+        check_limit(limit)
+        query = newest_first(select(turns), model, finish_reason, since, until, after).limit(limit)
         with self._database.reading() as connection:
             return [stored_from(row) for row in connection.execute(query).mappings()]
 
@@ -241,12 +245,12 @@ class Ledger:
         after: str | None = None
         while True:
             light = select(turns.c.n, turns.c.stored_at, turns.c.bytes)
-            query = _newest_first(light, model, finish_reason, since, until, after).limit(_LIGHT_PAGE)
+            query = newest_first(light, model, finish_reason, since, until, after).limit(_LIGHT_PAGE)
             with self._database.reading() as connection:
                 page = connection.execute(query).all()
             if not page:
                 return
-            for numbers in _portions(page):
+            for numbers in portions(page):
                 heavy = select(turns).where(turns.c.n.in_(numbers)).order_by(turns.c.stored_at.desc(), turns.c.n.desc())
                 with self._database.reading() as connection:
                     rows = [stored_from(row) for row in connection.execute(heavy).mappings()]
@@ -262,20 +266,20 @@ class Ledger:
         until: datetime | None = None,
     ) -> int:
         """Return how many turns are stored."""
-        query = _filtered(select(func.count()).select_from(turns), model, finish_reason, since, until)
+        query = filtered(select(func.count()).select_from(turns), model, finish_reason, since, until)
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar_one())
 
-    def refusals(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[Refusal]:
+    def refused(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[RefusedTurn]:
         """Return commits that were refused, the newest first. `after`: the `n` of the last one of the page before."""
-        _check_limit(limit)
-        query = select(refusals).order_by(refusals.c.n.desc()).limit(limit)
+        check_limit(limit)
+        query = select(refused).order_by(refused.c.n.desc()).limit(limit)
         if key is not None:
-            query = query.where(refusals.c.key == check_key(key))
+            query = query.where(refused.c.key == check_key(key))
         if after is not None:
-            query = query.where(refusals.c.n < after)
+            query = query.where(refused.c.n < after)
         with self._database.reading() as connection:
-            return [refusal_from(row) for row in connection.execute(query).mappings()]
+            return [refused_from(row) for row in connection.execute(query).mappings()]
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
@@ -321,7 +325,7 @@ class Ledger:
 
     def dead_letters(self, *, limit: int = 50, after: int | None = None) -> list[DeadLetter]:
         """Return actions that are not tried any more, the newest first. `after`: the `n` of the last one before."""
-        _check_limit(limit)
+        check_limit(limit)
         return self._outbox.dead_letters(limit, after)
 
     def retry_dead(self, *idempotency_keys: str) -> int:
@@ -333,91 +337,9 @@ class Ledger:
         return self._outbox.queued()
 
 
-def _allowed(allow: Iterable[str]) -> Collection[str]:
-    names = frozenset([allow] if isinstance(allow, str) else allow)
-    if unknown := names - _EXCEPTIONS:
-        raise UsageError(f"allow= knows {', '.join(sorted(_EXCEPTIONS))}; not {sorted(map(str, unknown))[0]!r:.100}")
-    return names
-
-
-def _not_to_act_on(turn: FinishedTurn, allowed: Collection[str]) -> list[str]:
-    """Say why nothing may be done about this turn."""
-    reasons = []
-    bad = {choice.finish_reason or "other" for choice in turn.choices} | {turn.finish_reason}
-    for reason in sorted(bad - _ACTING - set(allowed)):
-        reasons.append(f"actions need the finish reason stop or tool_use, not {reason}; allow= names exceptions")
-    open_calls = sum(not call.complete for call in turn.tool_calls)
-    if open_calls and "incomplete_tool_calls" not in allowed:
-        reasons.append(f"actions need complete tool calls, and {open_calls} of {len(turn.tool_calls)} are not")
-    return reasons
-
-
 def _same_or_conflict(connection: Connection, key: str, digest: str) -> bool:
     """Say whether this very content is stored under `key`. Raises KeyConflict for another one."""
     stored = connection.execute(select(turns.c.digest).where(turns.c.key == key)).scalar()
     if stored is not None and stored != digest:
         raise KeyConflict(key)
     return stored is not None
-
-
-def _check_limit(limit: int) -> None:
-    if type(limit) is not int or not 1 <= limit <= MOST_PAGE:
-        raise UsageError(f"limit must be an int from 1 to {MOST_PAGE}, not {limit!r:.100}")
-
-
-def _filtered(
-    query: Select[Any], model: str | None, finish_reason: str | None, since: datetime | None, until: datetime | None
-) -> Select[Any]:
-    if model is not None:
-        query = query.where(turns.c.model == model[:MOST_MODEL_CHARS])
-    if finish_reason is not None:
-        query = query.where(turns.c.finish_reason == finish_reason)
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise UsageError(f"{name} must be an aware datetime, as datetime.now(UTC)")
-    if since is not None:
-        query = query.where(turns.c.stored_at >= since)
-    if until is not None:
-        query = query.where(turns.c.stored_at < until)
-    return query
-
-
-def _newest_first(
-    query: Select[Any],
-    model: str | None,
-    finish_reason: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    after: str | None,
-) -> Select[Any]:
-    query = _filtered(query, model, finish_reason, since, until)
-    if after is not None:
-        moment, number = _place(after)
-        # the first half alone would do; databases find their place in an index by it
-        query = query.where(
-            turns.c.stored_at <= moment,
-            or_(turns.c.stored_at < moment, and_(turns.c.stored_at == moment, turns.c.n < number)),
-        )
-    return query.order_by(turns.c.stored_at.desc(), turns.c.n.desc())
-
-
-def _place(cursor: str) -> tuple[datetime, int]:
-    try:
-        moment, _, number = cursor.rpartition("/")
-        return datetime.fromisoformat(moment).astimezone(UTC), int(number)
-    except (ValueError, AttributeError):
-        raise UsageError("after= takes the cursor of a StoredTurn") from None
-
-
-def _portions(page: Iterable[Any]) -> Iterator[list[int]]:
-    """Give the numbers of `page` in portions that are not too large to be held at once."""
-    portion: list[int] = []
-    size = 0
-    for row in page:
-        if portion and size + row.bytes > _PAGE_BYTES:
-            yield portion
-            portion, size = [], 0
-        portion.append(row.n)
-        size += row.bytes
-    if portion:
-        yield portion

@@ -7,11 +7,10 @@ or several. One that needs a second argument is also given the text that will be
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Final, NoReturn, TypeAlias, get_args
+from typing import Any, Final, NoReturn, get_args
 
 import msgspec
 
@@ -19,70 +18,22 @@ from levada.deltas import FinishReason, ToolCall
 from levada.errors import UsageError
 from levada.finished import FinishedTurn
 from levada.ledger.anomalies import HARMLESS, TOUCHING
+from levada.ledger.checks import Validator
 
 __all__ = [
-    "Validator",
     "answer_matches",
     "finish_reason_in",
     "intact",
     "intact_but",
     "no_unfinished_tool_call",
     "not_empty",
-    "reasons_against",
     "valid_tool_arguments",
 ]
 
-Validator: TypeAlias = Callable[..., str | Iterable[str] | None]
-
-# Reasons are for people and go into a row: some screens of them, each a few lines long, say enough.
-MOST_REASONS: Final = 100
-LONGEST_REASON: Final = 500  # characters
 _MOST_PLACES: Final = 5  # of a schema that one answer is told to break
 _LONGEST_PLACE: Final = 200  # characters
 
 _FINISH_REASONS: Final = get_args(FinishReason)
-
-
-def reasons_against(validators: Iterable[Validator], turn: FinishedTurn, released: str) -> tuple[str, ...]:
-    """Ask every validator; return what they say against the turn, in their order, () where nothing.
-
-    `released`: the text to be stored as the answer. At most MOST_REASONS are kept, of each LONGEST_REASON characters.
-    Raises UsageError for what is no validator, or returns anything but None, a reason or reasons; and whatever a
-    validator raises.
-    """
-    if callable(validators):
-        raise UsageError("validators is a list of functions, not one function")
-    found: list[str] = []
-    for validator in validators:
-        if not callable(validator):
-            raise UsageError(f"a validator is a function, not {type(validator).__name__}")
-        found += _reasons_of(validator(turn, released) if _needs_two(validator) else validator(turn))
-    if len(found) > MOST_REASONS:
-        found[MOST_REASONS - 1 :] = [f"and {len(found) - MOST_REASONS + 1} more reasons"]
-    return tuple(one if len(one) <= LONGEST_REASON else f"{one[: LONGEST_REASON - 1]}…" for one in found)
-
-
-def _needs_two(validator: Validator) -> bool:
-    """Say whether a validator cannot be called with the turn alone."""
-    try:
-        inspect.signature(validator).bind(None)
-    except ValueError:  # some built-in callables have no signature
-        return False
-    except TypeError:
-        return True
-    return False
-
-
-def _reasons_of(said: Any) -> list[str]:
-    if said is None:
-        return []
-    if inspect.iscoroutine(said):
-        said.close()  # or Python warns that it was never awaited
-    elif isinstance(said, Iterable) and not isinstance(said, (bytes, bytearray, Mapping)):
-        reasons = [said] if isinstance(said, str) else list(said)
-        if all(isinstance(reason, str) for reason in reasons):
-            return [reason or "refused without a word" for reason in reasons]
-    raise UsageError(f"a validator returns None, a reason (str) or reasons, not {type(said).__name__}")
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ __all__ = [
     "DeadLetter",
     "Dispatched",
     "DueAction",
-    "Refusal",
+    "RefusedTurn",
     "StoredTurn",
     "check_key",
 ]
@@ -130,7 +130,7 @@ class StoredTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedTurn:
     """A commit that was refused: why, and of what. It is no answer; `raw_answer` only if it was asked for."""
 
     n: int
