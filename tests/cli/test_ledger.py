@@ -29,6 +29,7 @@ from tests.turn.chat import DONE, chunk, event, fed, stop, text
 Terminal = Callable[..., tuple[int, str]]  # see conftest.py
 
 NASTY = "a\x1b[31m\u202eb\x00\x9b\r\n\tc 水😀\u2028"
+SHOWN = "a\\u001b[31m\\u202eb\\u0000\\u009b\\r\\n\\tc 水😀\\u2028"
 BEGAN = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":"á"}'}}
 USAGE = event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}})
@@ -83,7 +84,7 @@ class TestList:
         assert got.stdout.splitlines() == [
             "stored at            key    model  finish    chars  answer",
             "2026-11-30 12:03:00  call   m      tool_use  8      Calling.",
-            "2026-11-30 12:02:00  nasty  m      length    17     a\\u001b[31m\\u202eb\\u0000\\u009b\\r\\n\\tc 水😀\\u2028",
+            "2026-11-30 12:02:00  nasty  m      length    17     " + SHOWN,
             "2026-11-30 12:01:00  plain  m      stop      5      Água.",
         ]
 

@@ -10,7 +10,17 @@ if find_spec("sqlalchemy") is None:
 from levada.errors import KeyConflict, LedgerError, LedgerTooLarge, SchemaMismatch, StoreError
 from levada.ledger.asynchronous import AsyncLedger
 from levada.ledger.store import Ledger, Validator
-from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, RefusedTurn, StoredTurn
+from levada.ledger.values import (
+    Action,
+    Committed,
+    DeadLetter,
+    Dispatched,
+    DueAction,
+    PartialTurn,
+    RefusedTurn,
+    StoredRecord,
+    StoredTurn,
+)
 
 __all__ = [
     "Action",
@@ -23,9 +33,11 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "LedgerTooLarge",
+    "PartialTurn",
     "RefusedTurn",
     "SchemaMismatch",
     "StoreError",
+    "StoredRecord",
     "StoredTurn",
     "Validator",
 ]

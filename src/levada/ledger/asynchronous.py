@@ -28,8 +28,19 @@ from levada.ledger.dispatching import (
     told,
 )
 from levada.ledger.store import Ledger, Validator
-from levada.ledger.values import Action, Committed, DeadLetter, Dispatched, DueAction, RefusedTurn, StoredTurn
-from levada.outcome import Outcome
+from levada.ledger.values import (
+    Action,
+    Committed,
+    DeadLetter,
+    Dispatched,
+    DueAction,
+    PartialTurn,
+    RefusedTurn,
+    StoredRecord,
+    StoredTurn,
+)
+from levada.outcome import Incomplete, Outcome, RunRecord
+from levada.turn import Turn
 
 __all__ = ["AsyncLedger"]
 
@@ -187,6 +198,24 @@ class AsyncLedger:
     async def refused(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[RefusedTurn]:
         """Do as Ledger.refused does."""
         return await self._call(self._ledger.refused, key=key, limit=limit, after=after)
+
+    async def keep_partial(self, turn: Turn | Incomplete, *, key: str) -> None:
+        """Do as Ledger.keep_partial does. The turn is not to be fed meanwhile."""
+        await self._call(self._ledger.keep_partial, turn, key=key)
+
+    async def partials(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[PartialTurn]:
+        """Do as Ledger.partials does."""
+        return await self._call(self._ledger.partials, key=key, limit=limit, after=after)
+
+    async def record(self, record: RunRecord, *, key: str | None = None) -> None:
+        """Do as Ledger.record does."""
+        await self._call(self._ledger.record, record, key=key)
+
+    async def records(
+        self, *, key: str | None = None, error_kind: str | None = None, limit: int = 50, after: int | None = None
+    ) -> list[StoredRecord]:
+        """Do as Ledger.records does."""
+        return await self._call(self._ledger.records, key=key, error_kind=error_kind, limit=limit, after=after)
 
     async def dead_letters(self, *, limit: int = 50, after: int | None = None) -> list[DeadLetter]:
         """Do as Ledger.dead_letters does."""

@@ -34,8 +34,8 @@ def reasons_of(validators: Iterable[Validator], turn: FinishedTurn, released: st
         if found is None:
             continue
         listed = [found] if isinstance(found, str) else found
-        if inspect.iscoroutine(found):
-            found.close()  # or Python warns that it was never awaited
+        if inspect.iscoroutine(listed):
+            listed.close()  # it will never be awaited, and this is said below
         if not isinstance(listed, Iterable) or isinstance(listed, (bytes, dict)):
             raise UsageError(f"a validator returns None, a reason or reasons, not {type(found).__name__}")
         for reason in listed:

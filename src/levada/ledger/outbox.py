@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, s
 
 from levada.errors import UsageError
 from levada.ledger.database import Database
+from levada.ledger.paging import newest_rows
 from levada.ledger.schema import outbox
 from levada.ledger.values import Action, DeadLetter
 
@@ -125,9 +126,7 @@ class Outbox:
 
     def dead_letters(self, limit: int, after: int | None) -> list[DeadLetter]:
         """Return dead letters, the newest action first."""
-        query = select(outbox).where(outbox.c.state == "dead").order_by(outbox.c.n.desc()).limit(limit)
-        if after is not None:
-            query = query.where(outbox.c.n < after)
+        query = newest_rows(outbox, limit, after, state="dead")
         with self._database.reading() as connection:
             return [_dead_letter(row) for row in connection.execute(query).mappings()]
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Select, and_, or_
+from sqlalchemy import Select, Table, and_, or_, select
 
 from levada.errors import UsageError
-from levada.ledger.rows import MOST_MODEL_CHARS
+from levada.ledger.rows import MOST_WORD_CHARS
 from levada.ledger.schema import turns
+from levada.ledger.values import check_key
 
-__all__ = ["check_limit", "filtered", "newest_first", "portions"]
+__all__ = ["check_limit", "filtered", "newest_first", "newest_rows", "portions"]
 
 MOST_PAGE: Final = 1000  # rows at once
 PORTION_BYTES: Final = 4 * 1024 * 1024  # what an export holds at once, if no single turn is larger
@@ -29,7 +30,7 @@ def filtered(
 ) -> Select[Any]:
     """Return the query for these turns alone."""
     if model is not None:
-        query = query.where(turns.c.model == model[:MOST_MODEL_CHARS])
+        query = query.where(turns.c.model == model[:MOST_WORD_CHARS])
     if finish_reason is not None:
         query = query.where(turns.c.finish_reason == finish_reason)
     for name, moment in (("since", since), ("until", until)):
@@ -69,6 +70,18 @@ def place_of(cursor: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(moment).astimezone(UTC), int(number)
     except (ValueError, AttributeError):
         raise UsageError("after= takes the cursor of a StoredTurn") from None
+
+
+def newest_rows(table: Table, limit: int, after: int | None, **equal: str | None) -> Select[Any]:
+    """Return the query for a page of a table's rows, the newest first. `after`: the `n` of the last one before."""
+    check_limit(limit)
+    query = select(table).order_by(table.c.n.desc()).limit(limit)
+    if after is not None:
+        query = query.where(table.c.n < after)
+    for name, value in equal.items():
+        if value is not None:
+            query = query.where(table.c[name] == (check_key(value) if name == "key" else value))
+    return query
 
 
 def portions(page: Iterable[Any]) -> Iterator[list[int]]:

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import RowMapping
 
 from levada.deltas import Anomalies, Choice, Citation, Part, Reference, ToolCall, Usage
+from levada.errors import Cancelled, TurnError, UsageError
 from levada.finished import FinishedTurn
 from levada.ledger.hostile import json_to
-from levada.ledger.values import Action, RefusedTurn, StoredTurn
+from levada.ledger.values import Action, PartialTurn, RefusedTurn, StoredRecord, StoredTurn
+from levada.lifecycle import State
+from levada.outcome import Incomplete, RunRecord
+from levada.turn import Turn
 
-__all__ = ["Content", "plain", "refused_from", "stored_from"]
+__all__ = [
+    "Content",
+    "partial_from",
+    "partial_row",
+    "plain",
+    "record_from",
+    "record_row",
+    "refused_from",
+    "stored_from",
+]
 
-_T = TypeVar("_T")
-
-MOST_MODEL_CHARS: Final = 200  # in the indexed column; PostgreSQL's indexes take 2,704 bytes
+MOST_WORD_CHARS: Final = 200  # of a model, in the indexed column (PostgreSQL's indexes take 2,704 bytes), or a type
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class Content:
         more: dict[str, Any] = {"anomalies": plain(turn.anomalies)}
         if choices != (_only_choice(values),):
             more["choices"] = plain(choices)
-        if turn.model is not None and len(turn.model) > MOST_MODEL_CHARS:
+        if turn.model is not None and len(turn.model) > MOST_WORD_CHARS:
             more["model"] = turn.model
         return {
             **values,
@@ -129,6 +140,72 @@ def refused_from(row: RowMapping) -> RefusedTurn:
     return RefusedTurn(**values)
 
 
+def partial_row(kept: Turn | Incomplete) -> dict[str, Any]:
+    """Return the columns of what is kept of a turn, without `n`, `key` and `kept_at`.
+
+    Raises UsageError for a turn that is finished and not blocked, and for what is neither of the two.
+    """
+    error: TurnError | Cancelled | None
+    if type(kept) is Incomplete:
+        turn, error, text, released = kept.turn, kept.error, kept.released, True
+        # a block after the end left the turn finished, but there is no answer
+        state = "cancelled" if isinstance(error, Cancelled) else "error"
+    elif isinstance(kept, Turn):
+        turn, error, text, released = kept, kept.error, kept.answer, False
+        state = turn.state.value
+        if turn.state is State.FINISHED:
+            raise UsageError("this turn is finished: commit its result; keep_partial is for what came to no answer")
+    else:
+        raise UsageError(f"keep_partial takes a Turn or an Incomplete, not {type(kept).__name__}")
+    failed = error if isinstance(error, TurnError) else None
+    return {
+        "state": state,
+        "error_kind": failed and failed.kind,
+        "error_type": failed and _cut(failed.type),
+        "dialect": turn.dialect,
+        "profile": turn.profile,
+        "model": _cut(turn.model),
+        "provider_id": turn.id,
+        "partial_text": text,
+        "released": released,
+        "usage": plain(turn.usage),
+    }
+
+
+def record_row(record: RunRecord) -> dict[str, Any]:
+    """Return the columns of a record, without `n`, `key` and `recorded_at`."""
+    names = ("attempt", "dialect", "profile", "error_kind", "retry_in_s", "released_chars", "committed")
+    first_s = record.first_delta_s
+    return {
+        **{name: getattr(record, name) for name in names},
+        "model": _cut(record.model),
+        "state": record.state.value,
+        "error_type": _cut(record.error_type),
+        "usage": plain(record.usage),
+        "cancelled": record.cancelled is not None,
+        "cancelled_by": None if record.cancelled is None else _cut(record.cancelled.by),
+        "exception": _cut(record.exception),
+        "upstream_closed": record.upstream_closed,
+        "first_delta_after_s": None if first_s is None else first_s - record.started_s,
+        "lasted_s": record.ended_s - record.started_s,
+    }
+
+
+def partial_from(row: RowMapping) -> PartialTurn:
+    """Return the partial turn of a row of `partials`."""
+    values = dict(row)
+    values["id"] = values.pop("provider_id")
+    values["usage"] = _read(values["usage"], Usage | None)
+    return PartialTurn(**values)
+
+
+def record_from(row: RowMapping) -> StoredRecord:
+    """Return the record of a row of `records`."""
+    values = dict(row)
+    values["usage"] = _read(values["usage"], Usage | None)
+    return StoredRecord(**values)
+
+
 def plain(value: Any) -> Any:
     """Return plain JSON of our values: structs as dicts without the fields that have their default."""
     if isinstance(value, msgspec.Struct):
@@ -145,11 +222,15 @@ def _read(stored: Any, kind: Any) -> Any:
     return msgspec.convert(stored, kind)
 
 
+def _cut(words: str | None) -> str | None:
+    return None if words is None else words[:MOST_WORD_CHARS]
+
+
 def _who(turn: FinishedTurn) -> dict[str, Any]:
     return {
         "dialect": turn.dialect,
         "profile": turn.profile,
-        "model": None if turn.model is None else turn.model[:MOST_MODEL_CHARS],
+        "model": _cut(turn.model),
         "provider_id": turn.id,
     }
 

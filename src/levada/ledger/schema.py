@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator, UserDefinedType
 
 from levada.ledger.hostile import json_from, json_to, text_from, text_to
 
-__all__ = ["STEPS", "VERSION", "metadata", "outbox", "refused", "turns", "version"]
+__all__ = ["STEPS", "VERSION", "metadata", "outbox", "partials", "records", "refused", "turns", "version"]
 
 
 class Words(TypeDecorator[str]):
@@ -121,7 +121,7 @@ outbox: Final = Table(
     Column("turn_key", Text, nullable=False),
     Column("position", Integer, nullable=False),
     Column("name", Text, nullable=False),
-    Column("payload", Json, nullable=False),
+    Column("payload", Json),
     Column("state", Text, nullable=False),  # queued, done, dead
     Column("attempts", Integer, nullable=False),
     Column("due_at", Moment, nullable=False),
@@ -152,6 +152,51 @@ refused: Final = Table(
     Column("usage", Json),
 )
 
+# What was kept of turns that came to no answer, for whoever asked for it. Never an answer, hence the column's name.
+partials: Final = Table(
+    "levada_partials",
+    metadata,
+    Column("n", BigInteger, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("kept_at", Moment, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("error_kind", Text),
+    Column("error_type", Words),
+    Column("dialect", Text, nullable=False),
+    Column("profile", Words, nullable=False),
+    Column("model", Words),
+    Column("provider_id", Words),
+    Column("partial_text", Words, nullable=False),
+    Column("released", Boolean, nullable=False),  # whether a gate had released it
+    Column("usage", Json),
+)
+
+# What operations want to know of attempts; no text.
+records: Final = Table(
+    "levada_records",
+    metadata,
+    Column("n", BigInteger, primary_key=True),
+    Column("key", Text),
+    Column("recorded_at", Moment, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("dialect", Text, nullable=False),
+    Column("profile", Words, nullable=False),
+    Column("model", Words),
+    Column("state", Text, nullable=False),
+    Column("error_kind", Text),
+    Column("error_type", Words),
+    Column("retry_in_s", Double),
+    Column("released_chars", BigInteger, nullable=False),
+    Column("usage", Json),
+    Column("committed", Boolean, nullable=False),
+    Column("cancelled", Boolean, nullable=False),
+    Column("cancelled_by", Words),
+    Column("exception", Words),
+    Column("upstream_closed", Boolean),
+    Column("first_delta_after_s", Double),
+    Column("lasted_s", Double, nullable=False),
+)
+
 # {id}: a number that counts itself. {json}, {moment}: see above.
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -166,7 +211,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX levada_turns_model ON levada_turns (model, stored_at, n)",
         "CREATE INDEX levada_turns_finish ON levada_turns (finish_reason, stored_at, n)",
         """CREATE TABLE levada_outbox (n {id}, turn_key TEXT NOT NULL REFERENCES levada_turns (key),
-        position INTEGER NOT NULL, name TEXT NOT NULL, payload {json} NOT NULL, state TEXT NOT NULL
+        position INTEGER NOT NULL, name TEXT NOT NULL, payload {json}, state TEXT NOT NULL
         CHECK (state IN ('queued', 'done', 'dead')), attempts INTEGER NOT NULL, due_at {moment} NOT NULL,
         fence BIGINT NOT NULL, holder TEXT, error_type TEXT, error_words TEXT, created_at {moment} NOT NULL,
         ended_at {moment}, UNIQUE (turn_key, position))""",
@@ -177,6 +222,19 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         finish_reason TEXT NOT NULL, native_finish_reason TEXT, answer_chars BIGINT NOT NULL, raw_answer TEXT,
         usage {json})""",
         "CREATE INDEX levada_refused_key ON levada_refused (key, n)",
+    ),
+    (
+        """CREATE TABLE levada_partials (n {id}, key TEXT NOT NULL, kept_at {moment} NOT NULL, state TEXT NOT NULL
+        CHECK (state <> 'finished'), error_kind TEXT, error_type TEXT, dialect TEXT NOT NULL, profile TEXT NOT NULL,
+        model TEXT, provider_id TEXT, partial_text TEXT NOT NULL, released BOOLEAN NOT NULL, usage {json})""",
+        "CREATE INDEX levada_partials_key ON levada_partials (key, n)",
+        """CREATE TABLE levada_records (n {id}, key TEXT, recorded_at {moment} NOT NULL, attempt INTEGER NOT NULL,
+        dialect TEXT NOT NULL, profile TEXT NOT NULL, model TEXT, state TEXT NOT NULL, error_kind TEXT, error_type TEXT,
+        retry_in_s DOUBLE PRECISION, released_chars BIGINT NOT NULL, usage {json}, committed BOOLEAN NOT NULL,
+        cancelled BOOLEAN NOT NULL, cancelled_by TEXT, exception TEXT, upstream_closed BOOLEAN,
+        first_delta_after_s DOUBLE PRECISION, lasted_s DOUBLE PRECISION NOT NULL)""",
+        "CREATE INDEX levada_records_key ON levada_records (key, n)",
+        "CREATE INDEX levada_records_kind ON levada_records (error_kind, n)",
     ),
 )
 VERSION: Final = len(STEPS)

@@ -23,20 +23,23 @@ from levada.ledger.database import Database
 from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace
 from levada.ledger.hostile import json_to
 from levada.ledger.outbox import Outbox
-from levada.ledger.paging import check_limit, filtered, newest_first, portions
-from levada.ledger.rows import Content, refused_from, stored_from
-from levada.ledger.schema import refused, turns
+from levada.ledger.paging import check_limit, filtered, newest_first, newest_rows, portions
+from levada.ledger.rows import Content, partial_from, partial_row, record_from, record_row, refused_from, stored_from
+from levada.ledger.schema import partials, records, refused, turns
 from levada.ledger.values import (
     Action,
     Committed,
     DeadLetter,
     Dispatched,
     DueAction,
+    PartialTurn,
     RefusedTurn,
+    StoredRecord,
     StoredTurn,
     check_key,
 )
-from levada.outcome import Outcome
+from levada.outcome import Incomplete, Outcome, RunRecord
+from levada.turn import Turn
 
 __all__ = ["Ledger", "Validator"]
 
@@ -272,14 +275,51 @@ class Ledger:
 
     def refused(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[RefusedTurn]:
         """Return commits that were refused, the newest first. `after`: the `n` of the last one of the page before."""
-        check_limit(limit)
-        query = select(refused).order_by(refused.c.n.desc()).limit(limit)
-        if key is not None:
-            query = query.where(refused.c.key == check_key(key))
-        if after is not None:
-            query = query.where(refused.c.n < after)
+        query = newest_rows(refused, limit, after, key=key)
         with self._database.reading() as connection:
             return [refused_from(row) for row in connection.execute(query).mappings()]
+
+    # -- what is no answer ---------------------------------------------------------------------------------------------
+
+    def keep_partial(self, turn: Turn | Incomplete, *, key: str) -> None:
+        """Keep the text of a turn that came to no answer, marked incomplete, in a table of its own.
+
+        `turn`: an Incomplete, of which `released` is kept, as run_turn's `keep=` gets it; or a Turn that is not
+        finished, of which the answer so far is. Each call keeps one more, for a key may have several attempts.
+        """
+        check_key(key)
+        row = partial_row(turn)
+        size = len(row["partial_text"].encode("utf-8", "surrogatepass"))
+        if size > self._max_turn_bytes:
+            raise LedgerTooLarge("the text of the turn", size, self._max_turn_bytes, "max_turn_bytes")
+        with self._database.writing() as connection:
+            now = self._database.now(connection)
+            connection.execute(partials.insert().values(key=key, kept_at=now, **row))
+
+    def partials(self, *, key: str | None = None, limit: int = 50, after: int | None = None) -> list[PartialTurn]:
+        """Return what keep_partial kept, the newest first. `after`: the `n` of the last one of the page before."""
+        query = newest_rows(partials, limit, after, key=key)
+        with self._database.reading() as connection:
+            return [partial_from(row) for row in connection.execute(query).mappings()]
+
+    def record(self, record: RunRecord, *, key: str | None = None) -> None:
+        """Store what run_turn's `on_record` gets: what became of an attempt, without any text."""
+        if key is not None:
+            check_key(key)
+        if type(record) is not RunRecord:
+            raise UsageError(f"record takes a RunRecord, not {type(record).__name__}")
+        row = record_row(record)
+        with self._database.writing() as connection:
+            now = self._database.now(connection)
+            connection.execute(records.insert().values(key=key, recorded_at=now, **row))
+
+    def records(
+        self, *, key: str | None = None, error_kind: str | None = None, limit: int = 50, after: int | None = None
+    ) -> list[StoredRecord]:
+        """Return records, the newest first. `after`: the `n` of the last one of the page before."""
+        query = newest_rows(records, limit, after, key=key, error_kind=error_kind)
+        with self._database.reading() as connection:
+            return [record_from(row) for row in connection.execute(query).mappings()]
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
@@ -325,7 +365,6 @@ class Ledger:
 
     def dead_letters(self, *, limit: int = 50, after: int | None = None) -> list[DeadLetter]:
         """Return actions that are not tried any more, the newest first. `after`: the `n` of the last one before."""
-        check_limit(limit)
         return self._outbox.dead_letters(limit, after)
 
     def retry_dead(self, *idempotency_keys: str) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from levada.deltas import Anomalies, Choice, Citation, Part, Reference, ToolCall, Usage
-from levada.errors import UsageError
+from levada.errors import LedgerError, UsageError
 from levada.ledger.hostile import json_from, json_to
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "DeadLetter",
     "Dispatched",
     "DueAction",
+    "PartialTurn",
     "RefusedTurn",
+    "StoredRecord",
     "StoredTurn",
     "check_key",
 ]
@@ -55,7 +57,7 @@ class Action:
             raise UsageError("the name of an action is 1 to 100 characters of A-Z a-z 0-9 _ . : -")
         try:
             plain = json_from(json_to(self.payload)) == self.payload
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError, RecursionError, LedgerError):
             plain = False
         if not plain:
             raise UsageError(
@@ -146,6 +148,63 @@ class RefusedTurn:
     answer_chars: int
     raw_answer: str | None = field(repr=False)
     usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialTurn:
+    """What was kept of a turn that came to no answer. Never to be shown or used without its mark, `incomplete`.
+
+    `state`: connecting, streaming, error or cancelled. `released`: whether a gate had released this text; otherwise it
+    is as the provider sent it. `error_kind`, `error_type`: why there is no answer.
+    """
+
+    n: int
+    key: str
+    kept_at: datetime
+    state: str
+    error_kind: str | None
+    error_type: str | None
+    dialect: str
+    profile: str
+    model: str | None
+    id: str | None
+    partial_text: str = field(repr=False)
+    released: bool
+    usage: Usage | None
+
+    @property
+    def incomplete(self) -> Literal[True]:
+        """True, always."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """A RunRecord as it was stored, with times that mean something afterwards.
+
+    `first_delta_after_s`, `lasted_s`: seconds since the attempt began. `cancelled_by`: in the caller's words.
+    """
+
+    n: int
+    key: str | None
+    recorded_at: datetime
+    attempt: int
+    dialect: str
+    profile: str
+    model: str | None
+    state: str
+    error_kind: str | None
+    error_type: str | None
+    retry_in_s: float | None
+    released_chars: int
+    usage: Usage | None
+    committed: bool
+    cancelled: bool
+    cancelled_by: str | None
+    exception: str | None
+    upstream_closed: bool | None
+    first_delta_after_s: float | None
+    lasted_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
