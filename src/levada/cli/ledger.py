@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import click
 
 from levada.cli.exits import Unusable
 from levada.cli.replacing import replacing
-from levada.cli.shown import escaped, is_terminal, is_unicode, one_line
+from levada.cli.shown import escaped, is_unicode, one_line
 from levada.cli.table import print_table
 from levada.cli.words import call_words, usage_words
 from levada.deltas import FinishReason
@@ -252,7 +253,7 @@ def export_command(url: str, form: str, file: str, **filters: Any) -> None:
     with _opened(url) as ledger:
         turns = ledger.each_turn(**filters)
         if file == "-":
-            if is_terminal():
+            if sys.stdout.isatty():
                 count = _to_terminal(turns)
             else:
                 count = _written(turns, form, sys.stdout.buffer)
@@ -287,7 +288,7 @@ def _to_terminal(turns: Iterable[StoredTurn]) -> int:
 def _for_stdout(line: bytes) -> str:
     """Return a line of JSON that says the same and has no character which a terminal obeys."""
     text = line.decode().rstrip("\n")
-    return one_line(text) if is_unicode() else text.encode("ascii", "backslashreplace").decode()
+    return one_line(text) if is_unicode() else json.dumps(json.loads(text))
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
