@@ -1,15 +1,29 @@
-"""Finished turns, made as all are: of a stream."""
+"""Finished turns, made as all are, of a stream; and a clock that is turned."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from levada import Turn
 from levada.finished import FinishedTurn
 from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
-__all__ = ["DONE", "call", "chunk", "event", "fed", "finished", "spoken", "stop", "text"]
+__all__ = ["DONE", "Clock", "call", "chunk", "event", "fed", "finished", "spoken", "stop", "text"]
+
+
+class Clock:
+    """A clock that tests turn."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def turn(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
 
 
 def finished(answer: str = "water", finish: str = "stop", **options: Any) -> FinishedTurn:
