@@ -12,16 +12,17 @@ import pytest
 import levada
 
 NAMES = [
-    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice",
-    "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
+    "Anomalies", "Anomaly", "AsyncLedger", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled",
+    "Choice", "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
     "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
-    "LevadaError", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock",
-    "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder", "Retry", "Review",
-    "RunRecord", "Sentence", "SentenceGate", "State", "StopButton", "Stray", "StreamError", "TextDelta",
-    "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError",
-    "TransportRewound", "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate",
-    "Utf8Decoder", "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json",
-    "iter_events", "run_turn", "run_turn_sync",
+    "KeyConflict", "Ledger", "LedgerError", "LedgerTooLarge", "LevadaError", "MalformedPayload", "NotFinished",
+    "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError",
+    "ProviderError", "Reference", "Remainder", "Retry", "Review", "RunRecord", "SchemaMismatch", "Sentence",
+    "SentenceGate", "State", "StopButton", "StoreError", "Stray", "StreamError", "TextDelta", "TextReplaced",
+    "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError", "TransportRewound",
+    "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate", "Utf8Decoder",
+    "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json", "iter_events",
+    "run_turn", "run_turn_sync",
 ]  # fmt: skip
 
 
@@ -49,7 +50,8 @@ def test_any_other_name_is_an_attribute_error() -> None:
 
 
 def test_text_and_framing_need_the_standard_library_alone() -> None:
-    code = "import sys, levada; print([n for n in ('msgspec', 'click', 'rich', 'httpx') if n in sys.modules])"
+    others = ("msgspec", "click", "rich", "httpx", "sqlalchemy")
+    code = f"import sys, levada; print([n for n in {others} if n in sys.modules])"
     source = str(Path(levada.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],
                           capture_output=True, text=True, check=True)  # fmt: skip

@@ -14,11 +14,16 @@ from levada.errors import (
     Blocked,
     Cancelled,
     EventTooLarge,
+    KeyConflict,
+    LedgerError,
+    LedgerTooLarge,
     LevadaError,
     MalformedPayload,
     NotFinished,
     ProtocolError,
     ProviderError,
+    SchemaMismatch,
+    StoreError,
     StreamError,
     TooLarge,
     TransportError,
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.ledger import AsyncLedger, Ledger
     from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
     from levada.retry import Retry
@@ -84,6 +90,7 @@ __all__ = [
     "PROFILES",
     "Anomalies",
     "Anomaly",
+    "AsyncLedger",
     "AsyncReview",
     "Blocked",
     "Cancelled",
@@ -103,6 +110,10 @@ __all__ = [
     "Incomplete",
     "JsonArray",
     "JsonLines",
+    "KeyConflict",
+    "Ledger",
+    "LedgerError",
+    "LedgerTooLarge",
     "LevadaError",
     "MalformedPayload",
     "NotFinished",
@@ -120,10 +131,12 @@ __all__ = [
     "Retry",
     "Review",
     "RunRecord",
+    "SchemaMismatch",
     "Sentence",
     "SentenceGate",
     "State",
     "StopButton",
+    "StoreError",
     "Stray",
     "StreamError",
     "TextDelta",
@@ -154,7 +167,7 @@ __all__ = [
     "run_turn_sync",
 ]
 
-# What stands on msgspec: name -> module.
+# What stands on msgspec, and on the extra `ledger`: name -> module.
 _AT_FIRST_USE = {
     **dict.fromkeys(("DIALECTS", "PROFILES", "Profile"), "levada.dialects"),
     **dict.fromkeys(
@@ -181,6 +194,7 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    **dict.fromkeys(("AsyncLedger", "Ledger"), "levada.ledger"),
     **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
     "Retry": "levada.retry",

@@ -12,6 +12,8 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+from sqlalchemy import URL
+
 from levada.errors import StoreError, UsageError
 from levada.finished import FinishedTurn
 from levada.ledger.dispatching import (
@@ -82,7 +84,7 @@ class AsyncLedger:
         self._executor = executor
 
     @classmethod
-    def open(cls, url: str = "sqlite:///turns.db", *, threads: int = 4, **options: Any) -> Opening:
+    def open(cls, url: str | URL = "sqlite:///turns.db", *, threads: int = 4, **options: Any) -> Opening:
         """Open the ledger at `url`, with the options of `Ledger.open`: await it, or enter it with `async with`."""
         if type(threads) is not int or not 1 <= threads <= 64:
             raise UsageError(f"threads must be an int from 1 to 64, not {threads!r:.100}")
@@ -90,7 +92,7 @@ class AsyncLedger:
         return Opening(cls._open(url, threads, options))
 
     @classmethod
-    async def _open(cls, url: str, threads: int, options: dict[str, Any]) -> AsyncLedger:
+    async def _open(cls, url: str | URL, threads: int, options: dict[str, Any]) -> AsyncLedger:
         executor = ThreadPoolExecutor(threads, thread_name_prefix="levada ledger")
         opening = executor.submit(Ledger.open, url, **options)
         try:

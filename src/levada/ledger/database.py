@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, func, inspect, select, text
+from sqlalchemy import URL, Connection, Table, func, inspect, select, text
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -37,7 +37,7 @@ class Database:
 
     def __init__(
         self,
-        url: str,
+        url: str | URL,
         *,
         busy_timeout_s: float,
         read_only: bool,

@@ -20,7 +20,13 @@ _SQLITE: Final = {
     "SQLITE_LOCKED": ("busy", "another connection holds a table", True),
     "SQLITE_FULL": ("full", "there is no room left for the database; nothing of this call was stored", True),
     "SQLITE_READONLY": ("read_only", "the file of the ledger, or its directory, may not be written", False),
-    "SQLITE_CANTOPEN": ("missing", "the file of the ledger, or one beside it, cannot be opened", False),
+    "SQLITE_CANTOPEN": (
+        "denied",
+        "the file of the ledger, or one that SQLite puts beside it, cannot be opened; is it there, and may its "
+        "directory be written?",
+        False,
+    ),
+    "SQLITE_PERM": ("denied", "the file of the ledger may not be opened", False),
     "SQLITE_NOTADB": ("not_a_database", "the file is no SQLite database; name another one", False),
     "SQLITE_CORRUPT": ("corrupt", "the file of the ledger is damaged; see `.recover` of the sqlite3 shell", False),
     "SQLITE_TOOBIG": ("too_large", "a value is larger than SQLite takes", False),

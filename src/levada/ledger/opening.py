@@ -6,6 +6,7 @@ write transaction begins with BEGIN IMMEDIATE, so that it waits at its beginning
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -20,6 +21,13 @@ from levada.errors import StoreError, UsageError
 __all__ = ["engine_for", "set_wal"]
 
 _SYNCHRONOUS: Final = ("FULL", "NORMAL")
+_OF_ERRNO: Final = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EROFS: "read_only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+}
 
 
 def engine_for(url: str | URL, *, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
@@ -73,19 +81,21 @@ def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, 
 
 def _make_file(path: Path, read_only: bool) -> None:
     """Make an empty file that only its owner may read; the files that SQLite puts beside it follow its mode."""
-    if path.is_dir():
-        raise StoreError("missing", "the path of the ledger is a directory; name a file in it")
-    if path.exists():
-        return
-    if not path.parent.is_dir():
-        raise StoreError("missing", "the directory of the ledger does not exist; make it first")
-    if read_only:
-        raise StoreError("missing", "the file of the ledger does not exist")
     try:
+        if path.is_dir():
+            raise StoreError("missing", "the path of the ledger is a directory; name a file in it")
+        if path.exists():
+            return
+        if not path.parent.is_dir():
+            raise StoreError("missing", "the directory of the ledger does not exist; make it first")
+        if read_only:
+            raise StoreError("missing", "the file of the ledger does not exist")
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
-        reason = "full" if error.errno in (28, 122) else "read_only"  # ENOSPC, EDQUOT
+        reason = _OF_ERRNO.get(error.errno or 0, "other")
         raise StoreError(reason, f"the file of the ledger cannot be made: {error.strerror}") from None
+    except ValueError:
+        raise UsageError("the path of the ledger holds a NUL") from None
 
 
 def set_wal(engine: Engine, busy_timeout_s: float) -> None:

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Unpack
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import URL, Connection, func, select
 
 from levada.errors import KeyConflict, LedgerTooLarge, StoreError, UsageError
 from levada.finished import FinishedTurn
@@ -66,7 +66,7 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        url: str = "sqlite:///turns.db",
+        url: str | URL = "sqlite:///turns.db",
         *,
         read_only: bool = False,
         busy_timeout_s: float = DEFAULT_BUSY_TIMEOUT_S,
