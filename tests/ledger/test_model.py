@@ -275,7 +275,7 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(
     settings.get_profile("quick"),
-    max_examples=settings().max_examples // 5,  # 40, or 4,000: each makes a database
-    stateful_step_count=30,
+    max_examples=settings().max_examples // 10,  # 20, or 2,000: each makes a database
+    stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
 )
