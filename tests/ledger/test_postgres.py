@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from levada import UsageError
 from levada.ledger import Action, Ledger, StoreError
 from tests.ledger.turned import finished
 from tests.servers import running_postgres
@@ -63,6 +64,16 @@ class TestTheServer:
     def test_a_url_without_a_driver_will_do(self, postgres_url: str) -> None:
         with Ledger.open(plain(postgres_url)) as ledger:
             assert ledger.count() == 0
+
+    def test_a_database_that_cannot_hold_every_character_is_refused(self, postgres_url: str) -> None:
+        with psycopg.connect(plain(postgres_url), autocommit=True) as other:
+            other.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        try:
+            with pytest.raises(UsageError, match="needs a database in UTF8, and this one is in LATIN1"):
+                Ledger.open(f"{postgres_url.rsplit('/', 1)[0]}/latin")
+        finally:
+            with psycopg.connect(plain(postgres_url), autocommit=True) as other:
+                other.execute("DROP DATABASE latin WITH (FORCE)")
 
 
 class TestLocks:

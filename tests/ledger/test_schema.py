@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -162,6 +163,10 @@ class TestOpening:
     def test_settings_that_make_no_sense_are_refused(self, options: Any) -> None:
         with pytest.raises(UsageError, match=next(iter(options))):
             Ledger.open("sqlite://", **options)
+
+    def test_a_clock_knows_its_zone(self) -> None:
+        with pytest.raises(UsageError, match="aware datetimes"):
+            Ledger.open("sqlite://", clock=datetime.now)
 
     def test_a_process_that_forked_opens_its_own(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("os.getpid", lambda: -1)

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from sqlalchemy import URL
 
@@ -48,7 +48,9 @@ __all__ = ["AsyncLedger"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_NO_MORE = object()
+_NO_MORE: Final = object()
+
+MOST_AT_ONCE: Final = 1000  # handlers of one dispatcher: each has a lease that one thread renews in time
 
 
 class Opening:
@@ -243,9 +245,8 @@ class AsyncLedger:
 
         Where the task is cancelled, so are the handlers, and their actions are given back.
         """
-        if type(at_once) is not int or not 1 <= at_once <= 1000:
-            raise UsageError(f"at_once must be an int from 1 to 1000, not {at_once!r:.100}")
-        return await self._dispatch(handlers, limit, at_once, Lease(**options), None)
+        came = await self._dispatch(handlers, limit, at_once, Lease(**options), None)
+        return await self._call(told, self._ledger._outbox, handlers, came)
 
     async def run_dispatcher(
         self,
@@ -262,7 +263,7 @@ class AsyncLedger:
         stopped = stop or asyncio.Event()
         wait_s = poll_s
         while not stopped.is_set():
-            found: Dispatched | StoreError
+            found: Counter[str] | StoreError
             try:
                 found = await self._dispatch(handlers, ROUND, at_once, lease, stopped)
             except StoreError as error:
@@ -280,9 +281,11 @@ class AsyncLedger:
         at_once: int,
         lease: Lease,
         stop: asyncio.Event | None,
-    ) -> Dispatched:
+    ) -> Counter[str]:
         check_handlers(handlers)
         check_round(limit)
+        if type(at_once) is not int or not 1 <= at_once <= MOST_AT_ONCE:
+            raise UsageError(f"at_once must be an int from 1 to {MOST_AT_ONCE}, not {at_once!r:.100}")
         outbox = self._ledger._outbox
         came: Counter[str] = Counter()
         names = list(handlers)
@@ -330,7 +333,7 @@ class AsyncLedger:
         for raised in ends:
             if raised is not None:
                 raise raised
-        return await self._call(told, outbox, handlers, came)
+        return came
 
 
 def _close_opened(opening: Future[Ledger]) -> None:

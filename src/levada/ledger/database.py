@@ -107,11 +107,13 @@ class Database:
     def now(self, connection: Connection) -> datetime:
         """Return the time, aware: of the server, where several machines share one; of the clock that was given, if."""
         if self._clock is not None:
-            return self._clock()
+            moment = self._clock()
+            if moment.tzinfo is None:
+                raise UsageError("the clock of a ledger returns aware datetimes, as datetime.now(UTC)")
+            return moment
         if self.is_sqlite:
             return datetime.now(UTC)
-        moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-        return moment.astimezone(UTC)
+        return connection.execute(select(func.clock_timestamp())).scalar_one().astimezone(UTC)  # type: ignore[no-any-return]  # func knows no types
 
     def _check_use(self) -> None:
         if self._closed:
@@ -123,6 +125,8 @@ class Database:
         if self.is_sqlite:
             set_wal(self.engine, self._busy_timeout_s)
         with self.engine.connect() as connection:
+            if not self.is_sqlite:
+                _check_encoding(connection)
             if _version_of(connection) == target:
                 return  # without a lock: opening a ledger waits for no writer
         with self.engine.connect() as connection:
@@ -142,6 +146,13 @@ class Database:
                     for statement in STEPS[number - 1]:
                         writer.exec_driver_sql(statement.format(**_TYPES[self.engine.dialect.name]))
                     writer.execute(version.insert().values(version=number, done_at=self.now(writer)))
+
+
+def _check_encoding(connection: Connection) -> None:
+    """Raise UsageError where the database cannot hold every character."""
+    encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    if encoding != "UTF8":
+        raise UsageError(f"a ledger needs a database in UTF8, and this one is in {encoding}")
 
 
 def _version_of(connection: Connection) -> int | None:

@@ -192,8 +192,8 @@ def end(outbox: Outbox, taken: Taken, lease: Lease, failure: BaseException | Non
     return "lost" if not ours else "dead" if again_in_s is None else "failed"
 
 
-def told(outbox: Outbox, names: Mapping[str, Any], came: Counter[str]) -> Dispatched:
-    """Return what a call of dispatch tells."""
+def told(outbox: Outbox, names: Mapping[str, Any], came: Mapping[str, int]) -> Dispatched:
+    """Return what a call of dispatch tells: what came of its actions, and what is left."""
     left = outbox.queued()
     known = sum(count for name, count in left.items() if name in names)
     return Dispatched(**came, queued=known, unknown=sum(left.values()) - known)
@@ -205,8 +205,8 @@ def dispatch(
     limit: int,
     lease: Lease,
     stop: threading.Event | None = None,
-) -> Dispatched:
-    """Run what is due, one after the other; see Ledger.dispatch."""
+) -> Counter[str]:
+    """Run what is due, one after the other; return how many were done, failed, dead and lost. See Ledger.dispatch."""
     check_handlers(handlers)
     check_round(limit)
     came: Counter[str] = Counter()
@@ -231,16 +231,16 @@ def dispatch(
             heartbeat.let_go(taken)
             came[end(outbox, taken, lease, failure)] += 1
             failure = None  # its traceback holds this frame
-    return told(outbox, handlers, came)
+    return came
 
 
-def pace(found: Dispatched | StoreError, waited_s: float, poll_s: float, max_poll_s: float) -> float:
+def pace(found: Counter[str] | StoreError, waited_s: float, poll_s: float, max_poll_s: float) -> float:
     """Return how long run_dispatcher waits after a round. Raises the error that waiting does not mend."""
     if isinstance(found, StoreError):
         if not found.retryable:
             raise found
         _log.warning("the dispatcher waits for its database: %s", found.reason)
-    elif found.done or found.failed or found.lost or found.dead:
+    elif found.total():
         return poll_s
     return min(waited_s * 2, max_poll_s)
 

@@ -21,6 +21,15 @@ from levada.errors import StoreError, UsageError
 __all__ = ["engine_for", "set_wal"]
 
 _SYNCHRONOUS: Final = ("FULL", "NORMAL")
+# A server that is gone without a word is noticed within half a minute, not after TCP's two hours. The URL may say else.
+_POSTGRES_OPTIONS: Final = {
+    "application_name": "levada",
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 _OF_ERRNO: Final = {
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
@@ -116,9 +125,12 @@ def set_wal(engine: Engine, busy_timeout_s: float) -> None:
 
 
 def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) -> Engine:
-    from psycopg.types.string import TextLoader  # noqa: PLC0415  # not needed for SQLite
+    try:
+        from psycopg.types.string import TextLoader  # noqa: PLC0415  # not needed for SQLite
+    except ImportError as error:
+        raise UsageError(f"PostgreSQL needs psycopg ({error}): pip install 'levada[ledger]'") from error
 
-    options: dict[str, Any] = {"application_name": "levada"} if "application_name" not in url.query else {}
+    options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in url.query}
     engine = create_engine(
         url,
         connect_args=options,

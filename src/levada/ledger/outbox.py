@@ -59,11 +59,10 @@ class Outbox:
     def take(self, names: Collection[str], lease_s: float, holder: str) -> Taken | None:
         """Take the action that has been due for longest; None where none is due."""
         table = outbox.c
-        # a look without the lock that a writer needs: an idle dispatcher is in nobody's way
-        with self._database.reading() as connection:
-            now = self._database.now(connection)
-            if connection.execute(_due(names, now)).scalar() is None:
-                return None
+        if self._database.is_sqlite:  # a look without the writer's lock: an idle dispatcher is in nobody's way
+            with self._database.reading() as connection:
+                if connection.execute(_due(names, self._database.now(connection))).scalar() is None:
+                    return None
         with self._database.writing() as connection:
             now = self._database.now(connection)
             number = connection.execute(_due(names, now).with_for_update(skip_locked=True)).scalar()

@@ -126,7 +126,7 @@ outbox: Final = Table(
     Column("attempts", Integer, nullable=False),
     Column("due_at", Moment, nullable=False),
     Column("fence", BigInteger, nullable=False),
-    Column("holder", Text),  # who runs it, None where nobody does
+    Column("holder", Words),  # who runs it, None where nobody does
     Column("error_type", Words),
     Column("error_words", Words),
     Column("created_at", Moment, nullable=False),
@@ -215,7 +215,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         CHECK (state IN ('queued', 'done', 'dead')), attempts INTEGER NOT NULL, due_at {moment} NOT NULL,
         fence BIGINT NOT NULL, holder TEXT, error_type TEXT, error_words TEXT, created_at {moment} NOT NULL,
         ended_at {moment}, UNIQUE (turn_key, position))""",
-        "CREATE INDEX levada_outbox_due ON levada_outbox (due_at, n) WHERE state = 'queued'",
+        "CREATE INDEX levada_outbox_due ON levada_outbox (due_at, n, name) WHERE state = 'queued'",
         "CREATE INDEX levada_outbox_dead ON levada_outbox (n) WHERE state = 'dead'",
         """CREATE TABLE levada_refused (n {id}, key TEXT NOT NULL, refused_at {moment} NOT NULL,
         reasons {json} NOT NULL, dialect TEXT NOT NULL, profile TEXT NOT NULL, model TEXT, provider_id TEXT,

@@ -9,6 +9,7 @@ Rules this file keeps (docs/ledger.md):
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -20,7 +21,7 @@ from levada.errors import KeyConflict, LedgerTooLarge, StoreError, UsageError
 from levada.finished import FinishedTurn
 from levada.ledger.checks import Validator, allowed, bounded, not_to_act_on, reasons_of
 from levada.ledger.database import Database
-from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace
+from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace, told
 from levada.ledger.hostile import json_to
 from levada.ledger.outbox import Outbox
 from levada.ledger.paging import check_limit, filtered, newest_first, newest_rows, portions
@@ -335,7 +336,7 @@ class Ledger:
         that another one runs it again soon if this process dies. `holder`: a name for this dispatcher, for people.
         What is no Exception (KeyboardInterrupt) gives the action back at once and comes through.
         """
-        return dispatch(self._outbox, handlers, limit, Lease(**options))
+        return told(self._outbox, handlers, dispatch(self._outbox, handlers, limit, Lease(**options)))
 
     def run_dispatcher(
         self,
@@ -354,7 +355,7 @@ class Ledger:
         lease = Lease(**options)
         wait_s = poll_s
         while not stop.is_set():
-            found: Dispatched | StoreError
+            found: Counter[str] | StoreError
             try:
                 found = dispatch(self._outbox, handlers, ROUND, lease, stop)
             except StoreError as error:
