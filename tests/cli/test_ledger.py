@@ -302,6 +302,13 @@ class TestExport:
         got = run("export", str(tmp_path / "no" / "such" / "folder"), ledger=tmp_path)
         assert (got.exit_code, "No such file or directory" in got.stderr) == (2, True)
 
+    def test_the_ledger_itself_is_not_replaced(self, ledger: Ledger, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "turns.db")
+        for target in ("turns.db", "link"):
+            got = run("export", str(tmp_path / target), ledger=tmp_path)
+            assert (got.exit_code, "FILE is the ledger itself" in got.stderr) == (2, True)
+        assert ledger.count() == 3
+
     def test_without_pyarrow_it_says_which_extra(
         self, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

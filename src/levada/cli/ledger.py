@@ -259,9 +259,18 @@ def export_command(url: str, form: str, file: str, **filters: Any) -> None:
                 count = _written(turns, form, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         else:
+            if _is_ledger(Path(file), url):
+                raise click.UsageError("FILE is the ledger itself: an export there would take its place")
             with replacing(Path(file)) as target:
                 count = _written(turns, form, target)
     click.echo(f"{count:,} turn{'' if count == 1 else 's'} exported", err=True)
+
+
+def _is_ledger(path: Path, url: str) -> bool:
+    from sqlalchemy import make_url  # noqa: PLC0415  # needs the extra
+
+    kept = make_url(url)
+    return kept.get_backend_name() == "sqlite" and path.exists() and path.samefile(kept.database or "")
 
 
 def _written(turns: Iterable[StoredTurn], form: str, file: BinaryIO) -> int:
