@@ -19,7 +19,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 import pytest
 from click.testing import CliRunner, Result
 
-from levada import Outcome
+from levada import Outcome, Turn
 from levada.cli.group import levada as group
 from levada.ledger import Action, DueAction, Ledger
 from levada.ledger.exporting import write_json_lines, write_parquet
@@ -27,6 +27,8 @@ from levada.ledger.validators import not_empty
 from tests.turn.chat import DONE, chunk, event, fed, stop, text
 
 Terminal = Callable[..., tuple[int, str]]  # see conftest.py
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 NASTY = "a\x1b[31m\u202eb\x00\x9b\r\n\tc 水😀\u2028"
 SHOWN = "a\\u001b[31m\\u202eb\\u0000\\u009b\\r\\n\\tc 水😀\\u2028"
@@ -184,6 +186,15 @@ class TestShow:
             "answer, 8 characters:",
             "Calling.",
         ]
+
+    def test_so_are_its_sources(self, ledger: Ledger, tmp_path: Path) -> None:
+        turn = Turn("vertex_search")
+        turn.feed((FIXTURES / "vertex_search.json").read_bytes())
+        turn.eof(clean=True)
+        ledger.commit(turn.result(), key="sources")
+        lines = run("show", "sources", ledger=tmp_path).stdout.splitlines()
+        assert [line for line in lines if line.startswith("citation")] == [f"citation   {n}" for n in range(3)]
+        assert "reference  2: Walking safely: https://walks.example/safety" in lines
 
     def test_no_character_of_it_is_obeyed(self, ledger: Ledger, tmp_path: Path, terminal: Terminal) -> None:
         assert visible(run("show", "nasty", ledger=tmp_path).stdout)

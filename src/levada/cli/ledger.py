@@ -29,6 +29,7 @@ __all__ = ["command"]
 
 _PAGE: Final = 500  # rows that are asked for at once
 _LONGEST_CALL: Final = 4000  # characters of a call's arguments
+_SOURCES: Final = 20  # citations and references that are shown, of each
 _LATER_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -205,16 +206,13 @@ def _facts(turn: StoredTurn) -> Iterator[tuple[str, str]]:
         yield "choices", f"{len(turn.choices)}; the answer is that of choice 0"
     for call in turn.tool_calls:
         yield "tool call", call_words(call, _LONGEST_CALL) + ("" if call.complete else " (incomplete)")
-    for citation in turn.citations:
-        yield (
-            "citation",
-            one_line(": ".join(word for word in (citation.title, citation.url) if word) or "without a URL"),
-        )
-    for reference in turn.references:
-        yield (
-            "reference",
-            one_line(": ".join(word for word in (reference.title, reference.url) if word) or reference.id),
-        )
+    for citation in turn.citations[:_SOURCES]:
+        named = ": ".join(word for word in (citation.title, citation.url) if word)
+        yield "citation", one_line(named or ", ".join(citation.references) or "without a source")
+    for reference in turn.references[:_SOURCES]:
+        yield "reference", one_line(": ".join(word for word in (reference.id, reference.title, reference.url) if word))
+    if (more := sum(max(len(sources) - _SOURCES, 0) for sources in (turn.citations, turn.references))) > 0:
+        yield "sources", f"{more} more; --json has all"
 
 
 def _absent(ledger: Ledger, key: str) -> str:
