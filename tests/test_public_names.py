@@ -12,10 +12,10 @@ import pytest
 import levada
 
 NAMES = [
-    "Anomalies", "Anomaly", "AsyncLedger", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled",
+    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled",
     "Choice", "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
     "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
-    "KeyConflict", "Ledger", "LedgerError", "LedgerTooLarge", "LevadaError", "MalformedPayload", "NotFinished",
+    "KeyConflict", "LedgerError", "LedgerTooLarge", "LevadaError", "MalformedPayload", "NotFinished",
     "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError",
     "ProviderError", "Reference", "Remainder", "Retry", "Review", "RunRecord", "SchemaMismatch", "Sentence",
     "SentenceGate", "State", "StopButton", "StoreError", "Stray", "StreamError", "TextDelta", "TextReplaced",
@@ -24,6 +24,7 @@ NAMES = [
     "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json", "iter_events",
     "run_turn", "run_turn_sync",
 ]  # fmt: skip
+OF_EXTRAS = ["AsyncLedger", "Ledger"]
 
 
 def test_all_is_what_it_was() -> None:
@@ -31,8 +32,16 @@ def test_all_is_what_it_was() -> None:
 
 
 def test_each_name_is_there() -> None:
-    missing = [name for name in NAMES if name != "__version__" and not hasattr(levada, name)]
+    missing = [name for name in NAMES + OF_EXTRAS if name != "__version__" and not hasattr(levada, name)]
     assert missing == []
+
+
+def test_those_of_an_extra_are_seen_but_not_imported_with_all_others() -> None:
+    assert set(OF_EXTRAS) <= set(dir(levada))
+    code = "import sys; sys.modules['sqlalchemy'] = None\nfrom levada import *\ntry: import levada.ledger\n"
+    code += "except ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "levada.ledger needs SQLAlchemy: pip install 'levada[ledger]'\n"
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
-    from levada.ledger import AsyncLedger, Ledger
+    from levada.ledger import AsyncLedger as AsyncLedger
+    from levada.ledger import Ledger as Ledger
     from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
     from levada.retry import Retry
@@ -90,7 +91,6 @@ __all__ = [
     "PROFILES",
     "Anomalies",
     "Anomaly",
-    "AsyncLedger",
     "AsyncReview",
     "Blocked",
     "Cancelled",
@@ -111,7 +111,6 @@ __all__ = [
     "JsonArray",
     "JsonLines",
     "KeyConflict",
-    "Ledger",
     "LedgerError",
     "LedgerTooLarge",
     "LevadaError",
@@ -167,7 +166,8 @@ __all__ = [
     "run_turn_sync",
 ]
 
-# What stands on msgspec, and on the extra `ledger`: name -> module.
+# What stands on msgspec, and on an extra: name -> module. What needs an extra is not in __all__, so that
+# `from levada import *` works without it.
 _AT_FIRST_USE = {
     **dict.fromkeys(("DIALECTS", "PROFILES", "Profile"), "levada.dialects"),
     **dict.fromkeys(
@@ -218,4 +218,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_AT_FIRST_USE})

@@ -99,6 +99,11 @@ class TestRecords:
         assert (kept.key, kept.state, kept.cancelled, kept.cancelled_by) == (None, "cancelled", True, "her")
         assert kept.first_delta_after_s is None
 
+    @pytest.mark.parametrize("committed", [True, False, None])
+    def test_a_commit_that_was_cut_off_is_neither(self, ledger: Ledger, committed: bool | None) -> None:
+        ledger.record(record(committed=committed))
+        assert ledger.records()[0].committed is committed
+
     def test_they_are_found_by_kind(self, ledger: Ledger) -> None:
         for kind in ("timeout", "truncated", "timeout"):
             ledger.record(record(error_kind=kind))

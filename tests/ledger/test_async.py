@@ -108,6 +108,33 @@ class TestCancelling:
         with Ledger.open(ledger_url) as ledger:
             assert ledger.count() == 1
 
+    def test_an_opening_that_is_cancelled_is_closed_when_it_is_over(
+        self, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        opened: list[Ledger] = []
+        really = Ledger.open
+
+        def slow(*args: Any, **options: Any) -> Ledger:
+            begun.set()
+            assert go_on.wait(30)
+            opened.append(really(*args, **options))
+            return opened[0]
+
+        async def main() -> None:
+            monkeypatch.setattr(Ledger, "open", slow)
+            task = asyncio.ensure_future(AsyncLedger.open(ledger_url))
+            await asyncio.to_thread(begun.wait, 30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+
+        asyncio.run(main())
+        until(lambda: not any(thread.name.startswith("levada ledger") for thread in threading.enumerate()), "a thread")
+        with pytest.raises(UsageError, match="closed"):
+            opened[0].count()
+
     def test_one_that_has_not_begun_never_begins(self, ledger_url: str) -> None:
         async def test(ledger: AsyncLedger) -> None:
             begun, go_on = threading.Event(), threading.Event()

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import text as sql
 
 from levada import UsageError
 from levada.ledger import Action, DeadLetter, Dispatched, DueAction, Ledger, StoreError
+from levada.ledger.outbox import _names_by_due
 from tests.ledger.turned import Clock, finished
 
 
@@ -85,6 +87,26 @@ class TestRunning:
         with pytest.raises(StoreError, match="other"):
             with ledger._database.writing() as connection:
                 ledger._outbox.queue(connection, "nobody", [Action("mail")], datetime.now(UTC))
+
+    def test_actions_of_others_cost_a_dispatcher_nothing(self, ledger: Ledger) -> None:
+        ledger.commit(finished(), key="k", actions=[Action("others")] * 1000)
+        queue(ledger, "mail", key="mine")
+        with ledger._database.reading() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sql("SET LOCAL enable_seqscan = off"))
+            query = _names_by_due(["mail", "post"], ledger._database.now(connection))
+            statement = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+            how = "EXPLAIN " if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "
+            plan = [str(row) for row in connection.exec_driver_sql(how + statement)]
+        assert sum("levada_outbox_due" in line for line in plan) == 2, "one look into the index for each name"
+        assert ledger.dispatch({"mail": nothing, "post": nothing}) == Dispatched(done=1, unknown=1000)
+
+    def test_there_may_be_many_handlers_but_not_endlessly_many(self, ledger: Ledger) -> None:
+        queue(ledger, "mail")
+        many = {f"n{n}": nothing for n in range(399)}
+        assert ledger.dispatch({**many, "mail": nothing}).done == 1
+        with pytest.raises(UsageError, match="401 handlers, and 400 is the most for one dispatcher"):
+            ledger.dispatch({**many, "mail": nothing, "post": nothing})
 
     @pytest.mark.parametrize("handlers", [None, [nothing], {"mail": 7}, {7: nothing}])
     def test_handlers_are_functions_by_name(self, ledger: Ledger, handlers: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from levada import UsageError
 from levada.ledger import Action, Ledger, StoreError
+from tests.ledger.test_processes import until
 from tests.ledger.turned import finished
 from tests.servers import running_postgres
 
@@ -33,6 +34,41 @@ class TestTheServer:
                 assert ledger.commit(finished(), key="b").status == "stored"
                 assert ledger.commit(finished(), key="a", actions=[Action("mail")]).status == "already_stored"
                 assert ledger.dispatch({"mail": print}).done == 1
+
+    def test_what_was_said_to_be_stored_is_there_after_a_crash(self) -> None:
+        """Writers go on until their server dies, three times; each commit that failed is made again with its key."""
+        with running_postgres() as server:
+            said: set[str] = set()
+            with Ledger.open(server.url, pool_size=8) as ledger:
+
+                def write(name: str, turns: int = 10_000) -> None:
+                    for n in range(turns):
+                        key = f"{name}/{n}"
+                        try:
+                            ledger.commit(finished(), key=key, actions=[Action("mail")])
+                        except StoreError as error:
+                            failed[key] = error.retryable
+                            return
+                        said.add(key)
+
+                for crash in range(3):
+                    failed: dict[str, bool] = {}
+                    threads = [threading.Thread(target=write, args=(f"{crash}.{n}",)) for n in range(6)]
+                    before = len(said)
+                    for thread in threads:
+                        thread.start()
+                    until(lambda before=before: len(said) > before + 30, "nothing is written")  # type: ignore[misc]
+                    server.kill()
+                    for thread in threads:
+                        thread.join()
+                    server.start()
+                    assert list(failed.values()) == [True] * 6
+                    for key in failed:
+                        status = ledger.commit(finished(), key=key, actions=[Action("mail")]).status
+                        assert status in ("stored", "already_stored")
+                        said.add(key)
+                    assert {turn.key for turn in ledger.each_turn()} == said
+                    assert ledger.queued() == {"mail": len(said)}
 
     def test_a_dispatcher_waits_for_it(self) -> None:
         with running_postgres() as server:

@@ -50,7 +50,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _NO_MORE: Final = object()
 
-MOST_AT_ONCE: Final = 1000  # handlers of one dispatcher: each has a lease that one thread renews in time
+MOST_AT_ONCE: Final = 200  # handlers of one dispatcher: each has a lease that one thread renews in time
 
 
 class Opening:
@@ -98,13 +98,12 @@ class AsyncLedger:
         executor = ThreadPoolExecutor(threads, thread_name_prefix="levada ledger")
         opening = executor.submit(Ledger.open, url, **options)
         try:
-            return cls(await asyncio.shield(asyncio.wrap_future(opening)), executor)
-        except asyncio.CancelledError:
+            ledger = await asyncio.shield(asyncio.wrap_future(opening))
+        except BaseException:  # it failed; or we are cancelled, and it goes on
             opening.add_done_callback(_close_opened)
+            executor.shutdown(wait=False)
             raise
-        finally:
-            if not opening.done() or opening.exception() is not None:
-                executor.shutdown(wait=False)
+        return cls(ledger, executor)
 
     async def aclose(self) -> None:
         """Wait for what has begun, and close the connections."""
@@ -338,7 +337,7 @@ class AsyncLedger:
 
 def _close_opened(opening: Future[Ledger]) -> None:
     """Close what nobody waits for any more."""
-    if opening.exception() is None:
+    if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 

@@ -24,6 +24,7 @@ from levada.ledger.values import Dispatched, DueAction
 __all__ = ["ROUND", "Lease", "LeaseOptions", "dispatch", "pace"]
 
 ROUND: Final = 1000  # actions between two looks at what else run_dispatcher has to do
+MOST_NAMES: Final = 400  # of handlers: each is a part of one query, and SQLite takes 500
 BEATS: Final = 3  # renewals in the time of a lease: one may be late, or fail, and it holds
 
 _log = logging.getLogger("levada.ledger")
@@ -149,6 +150,8 @@ def check_handlers(handlers: Mapping[str, Any]) -> None:
     """Raise UsageError unless `handlers` maps names to functions."""
     if not isinstance(handlers, Mapping) or not all(isinstance(name, str) for name in handlers):
         raise UsageError("handlers maps names of actions to functions")
+    if len(handlers) > MOST_NAMES:
+        raise UsageError(f"{len(handlers)} handlers, and {MOST_NAMES} is the most for one dispatcher; have several")
     for name, handler in handlers.items():
         if not callable(handler):
             raise UsageError(f"the handler of {name:.100} is a {type(handler).__name__}, not a function")

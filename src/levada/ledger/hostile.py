@@ -25,6 +25,8 @@ _SUBSTITUTE_JSON: Final = re.compile(r"\\(?:\\|u001a([0-9a-f]{4}))")
 
 def text_to(text: str) -> str:
     """Return what to store for `text`."""
+    if "\x00" not in text and "\x1a" not in text and not _has_surrogates(text):
+        return text
     return _HOSTILE.sub(lambda found: f"\x1a{ord(found[0]):04x}", text)
 
 
@@ -42,6 +44,9 @@ def json_to(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except RecursionError:
         raise LedgerError("a document of the turn is nested too deep to be stored") from None
+
+    if "\\u0000" not in text and "\\u001a" not in text and not _has_surrogates(text):
+        return text
 
     def substitute(found: re.Match[str]) -> str:
         if found[1] is not None:
@@ -61,3 +66,14 @@ def json_from(stored: str) -> Any:
         return chr(int(found[1], 16)) if found[1][0] == "d" else f"\\u{found[1]}"
 
     return json.loads(_SUBSTITUTE_JSON.sub(restore, stored) if "u001a" in stored else stored)
+
+
+def _has_surrogates(text: str) -> bool:
+    """Say whether UTF-8 cannot say `text`. To try is twenty times as fast as to look for them with `re`."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

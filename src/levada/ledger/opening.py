@@ -55,6 +55,8 @@ def engine_for(url: str | URL, *, busy_timeout_s: float, read_only: bool, synchr
 
 
 def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
+    if sqlite3.sqlite_version_info < (3, 35):
+        raise UsageError(f"a ledger needs SQLite 3.35 (of 2021), and this Python has {sqlite3.sqlite_version}")
     memory = url.database in (None, "", ":memory:")
     if not memory and (url.database or "").startswith("file:"):
         raise UsageError("say sqlite:///path/of/file.db, and read_only=True rather than mode=ro in a file: URI")

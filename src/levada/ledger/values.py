@@ -198,7 +198,7 @@ class StoredRecord:
     retry_in_s: float | None
     released_chars: int
     usage: Usage | None
-    committed: bool
+    committed: bool | None
     cancelled: bool
     cancelled_by: str | None
     exception: str | None
