@@ -12,17 +12,16 @@ import pytest
 import levada
 
 NAMES = [
-    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled",
-    "Choice", "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
-    "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
-    "KeyConflict", "LedgerError", "LedgerTooLarge", "LevadaError", "MalformedPayload", "NotFinished",
-    "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError",
-    "ProviderError", "Reference", "Remainder", "Retry", "Review", "RunRecord", "SchemaMismatch", "Sentence",
-    "SentenceGate", "State", "StopButton", "StoreError", "Stray", "StreamError", "TextDelta", "TextReplaced",
-    "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError", "TransportRewound",
-    "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate", "Utf8Decoder",
-    "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json", "iter_events",
-    "run_turn", "run_turn_sync",
+    "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice", "Citation",
+    "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser", "EventTooLarge", "Finish",
+    "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines", "KeyConflict", "LedgerError",
+    "LedgerTooLarge", "LevadaError", "LiveLog", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome",
+    "PROFILES", "PaintClock", "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder",
+    "Retry", "Review", "RunRecord", "SchemaMismatch", "Sentence", "SentenceGate", "State", "StopButton", "StoreError",
+    "Stray", "StreamError", "TextDelta", "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall",
+    "ToolCallDelta", "TransportError", "TransportRewound", "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage",
+    "UsageError", "UsageUpdate", "Utf8Decoder", "__version__", "aiter_events", "detect", "encode_comment",
+    "encode_event", "encode_json", "iter_events", "run_turn", "run_turn_sync",
 ]  # fmt: skip
 OF_EXTRAS = ["AsyncLedger", "Ledger"]
 

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
     from levada.ledger import AsyncLedger as AsyncLedger
     from levada.ledger import Ledger as Ledger
+    from levada.live import LiveLog
     from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
     from levada.retry import Retry
@@ -114,6 +115,7 @@ __all__ = [
     "LedgerError",
     "LedgerTooLarge",
     "LevadaError",
+    "LiveLog",
     "MalformedPayload",
     "NotFinished",
     "Opaque",
@@ -195,6 +197,7 @@ _AT_FIRST_USE = {
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
     **dict.fromkeys(("AsyncLedger", "Ledger"), "levada.ledger"),
+    "LiveLog": "levada.live",
     **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
     "Retry": "levada.retry",
