@@ -19,7 +19,7 @@ JOBS ?= 2   # processes that run tests
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test page load cuts livelog bench fuzz lint wheel clean setup
+.PHONY: help demo test page load cuts crash livelog bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -69,6 +69,9 @@ load: $(VENV)/levada.stamp   ## 200 paced streams at once through the gateway
 
 cuts: $(VENV)/bench.stamp   ## cut every recording off at every byte, and cut it in two everywhere (long)
 	LEVADA_CUTS=all $(PY) -m pytest -n $(JOBS) tests/turn/test_recordings.py
+
+crash: $(VENV)/levada.stamp   ## kill a process at every step from a turn's first byte to its last action (long)
+	LEVADA_CRASHES=200 $(PY) -m pytest -s tests/ledger/test_crash.py
 
 livelog: $(VENV)/levada.stamp   ## live turns: every random test 50 times (long)
 	LEVADA_LIVELOG=long LEVADA_REQUIRE=redis $(PY) -m pytest -n $(JOBS) tests/livelog

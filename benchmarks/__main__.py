@@ -12,8 +12,18 @@ from benchmarks.bars import verdicts
 from benchmarks.measure import BUDGET_S, Cell, measure
 from benchmarks.memory import DELTAS, QUICK_TURNS_ALIVE, TURNS_ALIVE, Idle, idle
 from benchmarks.node_rival import DECODERS, WARM_UP_S, NodeParser
-from benchmarks.report import Run, bars_text, contestants_text, table_text, write_json, write_markdown, write_plot
+from benchmarks.report import (
+    Run,
+    bars_text,
+    contestants_text,
+    races_text,
+    table_text,
+    write_json,
+    write_markdown,
+    write_plot,
+)
 from benchmarks.rivals import CYTHON, FLOORS, LOCAL, PYTHON, Chunks, Contestant, UnavailableError, local
+from benchmarks.stores import ROWS, Race, race
 from benchmarks.turns import LITELLM, READERS, TURN, turn_reader
 from benchmarks.workloads import (
     BIG_SIZES_MIB,
@@ -38,19 +48,20 @@ def main(arguments: list[str] | None = None) -> int:
     workloads = _workloads(quick=options.quick)
     factories = _factories(quick=options.quick)
     only = set(options.only)
-    unknown = only - workloads.keys() - factories.keys()
+    unknown = only - workloads.keys() - factories.keys() - ROWS.keys()
     if unknown:
-        known = ", ".join(repr(name) for name in (*workloads, *factories))
+        known = ", ".join(repr(name) for name in (*workloads, *factories, *ROWS))
         print(f"--only: no such name: {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
         return 2
-    chosen = only & workloads.keys() or workloads.keys()
+    stores = [name for name in ROWS if not only or name in only]
+    chosen = only & workloads.keys() or (set() if stores and only <= ROWS.keys() else workloads.keys())
     whole = {make(9).name for make in TURNS}
     families = {name in whole for name in chosen}  # of events, of whole turns
     wanted = {name: make for name, make in factories.items() if (name in READERS) in families}
     contestants, absent = _assemble(wanted, only & factories.keys())
     names = [contestant.name for contestant in contestants]
     bases = tuple(name for name in (CYTHON if CYTHON in names else PYTHON, TURN) if name in names)
-    if not bases:
+    if not bases and chosen:
         print("levada cannot be imported: install this tree first (pip install .)", file=sys.stderr)
         return 2
     versions = {contestant.name: contestant.version for contestant in contestants}
@@ -74,8 +85,14 @@ def main(arguments: list[str] | None = None) -> int:
         for contestant in contestants:
             contestant.close()
         _progress("")
-    run = Run(bases, versions, hows, absent, cells, verdicts(cells), SERIES, rounds, idle_turns)
-    print(contestants_text(run), table_text(run), bars_text(run.verdicts, run.idle), sep="\n\n")
+    races = _races(stores, absent, rounds)
+    run = Run(bases, versions, hows, absent, cells, verdicts(cells), SERIES, rounds, idle_turns, races)
+    blocks = [contestants_text(run)]
+    if cells:
+        blocks += [table_text(run), bars_text(run.verdicts, run.idle)]
+    if races:
+        blocks.append(races_text(races))
+    print(*blocks, sep="\n\n")
     return _write(run, options)
 
 
@@ -146,6 +163,19 @@ def _assemble(
         except UnavailableError as error:
             absent[name] = str(error)
     return contestants, absent
+
+
+def _races(names: list[str], absent: dict[str, str], rounds: int) -> list[Race]:
+    """Race the stores; say in `absent` why one cannot be."""
+    found = []
+    for name in names:
+        _progress(name)
+        try:
+            found.append(race(name, series=SERIES, rounds=rounds))
+        except UnavailableError as error:
+            absent[name] = str(error)
+    _progress("")
+    return found
 
 
 def _write(run: Run, options: argparse.Namespace) -> int:

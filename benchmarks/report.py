@@ -17,6 +17,7 @@ from benchmarks.measure import Cell, Ratio
 from benchmarks.memory import BAR, DELTAS, SUMMIT, Idle
 from benchmarks.node_rival import NODE_PARSER
 from benchmarks.rivals import FLOORS
+from benchmarks.stores import Race
 from benchmarks.turns import TYPED
 
 BEGIN: Final = "<!-- ratios: begin (written by python -m benchmarks --markdown) -->"
@@ -36,6 +37,7 @@ class Run:
     series: int
     rounds: int
     idle: Sequence[Idle] = ()  # what turns hold between events
+    races: Sequence[Race] = ()  # of stores against their plain drivers
 
     @property
     def base(self) -> str:
@@ -119,6 +121,14 @@ def bars_text(verdicts: Sequence[Verdict], idle: Sequence[Idle] = ()) -> str:
     return "\n".join(lines)
 
 
+def races_text(races: Sequence[Race]) -> str:
+    """Lay out the races of stores: a line for each."""
+    lines = ["Stores against their plain drivers doing the same statements: how many times the wall's time"]
+    for one in races:
+        lines.append(f"  {one.name:<28}{_race_speed(one):<22}{_race_ratio(one):<28}of {one.plain}")
+    return "\n".join(lines)
+
+
 def as_json(run: Run) -> dict[str, Any]:
     return {
         "machine": machine(),
@@ -172,6 +182,18 @@ def as_json(run: Run) -> dict[str, Any]:
                 "verdict": one.verdict,
             }
             for one in run.idle
+        ],
+        "stores": [
+            {
+                "name": one.name,
+                "of": one.of,
+                "plain": one.plain,
+                "how": one.how,
+                "per_second": one.per_second,
+                **_ratio_json(one.ratio),
+                "fault": one.fault,
+            }
+            for one in run.races
         ],
     }
 
@@ -290,6 +312,15 @@ def _bytes(one: Idle) -> str:
     return f"{one.beyond:,.0f} bytes"
 
 
+def _race_speed(one: Race) -> str:
+    return "out" if one.fault else f"{_number(one.per_second)} {one.of}/s"
+
+
+def _race_ratio(one: Race) -> str:
+    # less is quicker here, so the smallest median is the best one
+    return _spread(one.ratio, min(one.ratio.medians)) if one.ratio else f"{one.fault}"
+
+
 def _ratio_json(ratio: Ratio | None) -> dict[str, Any]:
     return {"medians": list(ratio.medians), "min": ratio.low, "max": ratio.high} if ratio else {}
 
@@ -321,6 +352,12 @@ def _markdown(run: Run) -> str:
         f"| {_IDLE}: {one.workload}, {one.turns:,} alive | {_bytes(one)} | {_IDLE_WANTED} | {one.verdict} |"
         for one in run.idle
     ]
+    if run.races:
+        lines += ["", "Stores against their plain drivers, which do the same statements: wall time in times of theirs."]
+        lines += ["", "| store | | in times of the plain driver | plain driver |", "|---|---:|---:|---|"]
+        lines += [
+            f"| {one.name} | {_race_speed(one)} | {_race_ratio(one)} | {one.plain}: {one.how} |" for one in run.races
+        ]
     lines += ["", "How each one is called:", ""]
     lines += [f"- **{name}**: {run.hows[name]}" for name in run.versions]
     return "\n".join(lines)

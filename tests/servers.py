@@ -79,13 +79,13 @@ class RedisServer:
 
 
 class PostgresServer:
-    """A PostgreSQL of our own in `folder`. Fast, not safe: nothing is synced to the disk."""
+    """A PostgreSQL of our own in `folder`. Fast, not safe: nothing is synced to the disk, unless `fsync` is on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fsync: str = "off") -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(shutil.which("initdb") or "")]
         if not found[-1].name:
             missing("postgres", "there is no initdb on this machine")
-        self.programs, self.folder, self.port = found[-1].parent, folder, free_port()
+        self.programs, self.folder, self.port, self.fsync = found[-1].parent, folder, free_port(), fsync
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -101,7 +101,8 @@ class PostgresServer:
             command.append("--locale=C.UTF-8")
             made = subprocess.run([*map(str, command)], check=False, capture_output=True, cwd="/", **as_user)
             assert made.returncode == 0, made.stderr.decode()
-        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
+        settings["fsync"] = self.fsync
         command = [self.programs / "postgres", "-D", data, *(f"-c{name}={value}" for name, value in settings.items())]
         with (self.folder / "postgres.log").open("ab") as log:
             self._process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log, cwd="/", **as_user)
@@ -148,10 +149,10 @@ def running_redis(*options: str) -> Iterator[RedisServer]:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
+def running_postgres(fsync: str = "off") -> Iterator[PostgresServer]:
     """Give a PostgreSQL of the test's own, which it may kill and start again."""
     with server_folder() as folder:
-        server = PostgresServer(folder)
+        server = PostgresServer(folder, fsync)
         try:
             server.start()
             yield server

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,9 @@ from benchmarks.bars import BARS, Verdict
 from benchmarks.measure import Cell, Ratio
 from benchmarks.memory import Idle
 from benchmarks.node_rival import DECODERS, NodeParser
+from benchmarks.report import races_text
 from benchmarks.rivals import CYTHON, FLOORS, LOCAL, Contestant, Local, UnavailableError, local
+from benchmarks.stores import ROWS, LedgerCommits, Race, race
 from benchmarks.turns import READERS, TURN, TYPED, TurnReader, turn_reader
 from benchmarks.workloads import (
     BIG_SIZES_MIB,
@@ -185,6 +188,37 @@ class TestTurnReaders:
 
         with pytest.raises(UnavailableError, match="not installed: No module named 'absent'"):
             TurnReader("absent", "not at all", None, absent)
+
+
+class TestStores:
+    """Both sides of a race leave the same in their databases, or it has no ratio."""
+
+    @pytest.mark.parametrize("name", ROWS)
+    def test_the_plain_driver_does_the_same(self, name: str) -> None:
+        try:
+            found = race(name, series=1, rounds=1, items=2)
+        except UnavailableError as error:
+            pytest.skip(str(error))
+        assert found.fault is None
+        assert found.ratio is not None
+        assert found.per_second > 0
+
+    def test_a_side_that_leaves_something_else_is_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("benchmarks.stores.PlainDriver.state", lambda self: "something else")
+        found = race("ledger on SQLite", series=1, rounds=1, items=2)
+        assert (found.ratio, found.fault) == (None, "the two databases differ")
+        assert "out" in races_text([found])
+
+    def test_what_is_recorded_is_one_transaction(self, tmp_path: Path) -> None:
+        side = LedgerCommits(f"sqlite:///{tmp_path}/a.db")
+        words = [statement.split()[0] for statement, _ in side.recorded()]
+        side.close()
+        assert words == ["BEGIN", "INSERT", "INSERT"]
+
+    def test_a_race_is_a_line(self) -> None:
+        line = races_text([Race("w", "commits", "levada", "sqlite3 3", "how", 250.0, Ratio((2.0, 1.5), 1.0, 3.0))])
+        assert "250 commits/s" in line
+        assert "1.50× (1.00..3.00)" in line
 
 
 class TestRatios:

@@ -53,6 +53,15 @@ def settled(shown: str) -> str:
     return plain(shown[shown.rfind("\x1b[2K") :])
 
 
+class TestSpeed:
+    @pytest.mark.parametrize("speed", ["nan", "-nan", "NaN", "inf", "-inf", "-1", "1e7", "fast", ""])
+    def test_what_is_no_speed_is_wrong_usage(self, speed: str) -> None:
+        got = CliRunner().invoke(group, ["play", f"--speed={speed}", CHAT])
+        assert (got.exit_code, got.stdout) == (2, "")
+        assert "Error: Invalid value for '--speed': " in got.stderr
+        assert "Traceback" not in got.stderr
+
+
 class TestPlain:
     """Without a terminal."""
 

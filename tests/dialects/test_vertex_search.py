@@ -191,6 +191,7 @@ class TestText:
         assert TextReplaced("Olá.", reason="final_text") in deltas
         assert (turn.answer, turn.result().answer) == ("Olá.", "Olá.")
         assert [part.text for part in turn.parts] == ["Olá."]
+        assert turn.anomalies.counts == {"final_text_differs": 1}
 
     def test_a_final_text_that_only_adds_replaces_them_too(self, framing: str) -> None:
         deltas = deltas_of(DIALECT, element(text="Olá"), succeeded("Olá!"), framing=framing)
@@ -227,7 +228,8 @@ class TestText:
     def test_auto_decides_at_the_end(self, framing: str) -> None:
         pieces = [element(text=text) for text in ("O", "Olá", "Olá mundo")]
         for final in (succeeded("Olá mundo"), succeeded()):
-            assert fed(DIALECT, *pieces, final, framing=framing, text_mode="auto").answer == "Olá mundo"
+            turn = fed(DIALECT, *pieces, final, framing=framing, text_mode="auto")
+            assert (turn.answer, "final_text_differs" in turn.anomalies.counts) == ("Olá mundo", False)
         parts = [element(text="O"), element(text="lá")]
         for final in (succeeded("Olá"), succeeded()):
             assert fed(DIALECT, *parts, final, framing=framing, text_mode="auto").answer == "Olá"

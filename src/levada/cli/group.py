@@ -15,7 +15,7 @@ from levada.cli.exits import Unusable
 
 __all__ = ["levada"]
 
-COMMANDS: Final = ("events", "check", "play", "cut", "serve")
+COMMANDS: Final = ("events", "check", "play", "cut", "serve", "ledger")
 
 _VERSION: Final = f"%(prog)s %(version)s, {BACKEND} ({BACKEND_REASON.replace('%', '%%')})"
 
@@ -60,4 +60,4 @@ def _give_up_stdout() -> None:
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="levada", message=_VERSION)
 def levada() -> None:
-    """Look into recorded streams of model answers."""
+    """Look into recorded streams of model answers, and into the ledger of finished ones."""

@@ -6,10 +6,11 @@ one the answer goes to standard output as it comes, all else to standard error.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
@@ -31,12 +32,22 @@ _CANCELLED: Final = 130  # what a shell says of a process that Ctrl-C ended
 _ENDED: Final = (State.FINISHED, State.ERROR, State.CANCELLED)
 
 
+class _Speed(click.FloatRange):
+    """A number of events a second. NaN compares with nothing, so the range alone would let it through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        speed: float = super().convert(value, param, ctx)
+        if math.isnan(speed):
+            self.fail(f"{value!r} is not a number of events a second.", param, ctx)
+        return speed
+
+
 @click.command("play", short_help="Show a recorded stream as a person would see it.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @options
 @click.option(
     "--speed",
-    type=click.FloatRange(0, 1_000_000),
+    type=_Speed(0, 1_000_000),
     default=50,
     show_default=True,
     metavar="N",

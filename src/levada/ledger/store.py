@@ -185,10 +185,9 @@ class Ledger:
     def _store(self, key: str, content: Content, row: dict[str, Any]) -> Committed:
         with self._database.writing() as connection:
             now = self._database.now(connection)
-            insert = self._database.insert(turns).values(key=key, stored_at=now, **row)
-            number = connection.execute(
-                insert.on_conflict_do_nothing(index_elements=["key"]).returning(turns.c.n)
-            ).scalar()
+            # the values apart: SQLAlchemy then compiles one statement once, which halves its own work
+            insert = self._database.insert(turns).on_conflict_do_nothing(index_elements=["key"]).returning(turns.c.n)
+            number = connection.execute(insert, {"key": key, "stored_at": now, **row}).scalar()
             if number is None:
                 _same_or_conflict(connection, key, row["digest"])
                 return Committed("already_stored", key=key)

@@ -314,6 +314,8 @@ class SearchDecoder(Dialect):
             draft.text(text)
         elif text:
             if text != known:
+                if not (draft.text_mode == "auto" and self._grew and self._last_piece == text):
+                    draft.anomaly("final_text_differs", "answer.answerText")  # nor were the pieces the text so far
                 draft.replace(text, reason="final_text")
         elif reasons:
             self._waiting = []
