@@ -17,7 +17,7 @@ import pytest
 from levada.live import LiveLog
 
 ROUNDS = 50 if os.environ.get("LEVADA_LIVELOG") == "long" else 3
-PLACES = ["memory"]
+PLACES = ["memory", "sqlite"]
 
 
 class Place:

@@ -198,4 +198,8 @@ def _store_at(url: str, options: Options) -> Store:
         from levada.live.memory import MemoryStore  # noqa: PLC0415
 
         return MemoryStore(rest, options)
+    if colon and scheme == "sqlite" and rest.startswith("/"):
+        from levada.live.sqlite import SqliteStore  # noqa: PLC0415
+
+        return SqliteStore(rest[1:], options)
     raise UsageError(f"a live log is at memory://, sqlite:///… or redis://…, not at a URL that begins {scheme!r:.20}")

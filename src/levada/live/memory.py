@@ -10,7 +10,7 @@ from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
 from levada.lifecycle import State
-from levada.live.errors import EntryGone, Fenced, LiveLimit, TurnExists, UnknownEntry, UnknownTurn
+from levada.live.errors import Fenced, LiveLimit, TurnExists, UnknownTurn
 from levada.live.store import Page
 from levada.live.topics import Topics
 from levada.live.values import (
@@ -24,7 +24,9 @@ from levada.live.values import (
     Entry,
     Options,
     Signals,
+    check_cursor,
     entry_id,
+    reason_of,
     size_of,
 )
 
@@ -99,10 +101,10 @@ class MemoryStore:
         if turn.batches == batch.number:  # it was written before
             return _signals(turn, now_s)
         if turn.end is not None:
-            raise Fenced(turn_id, token, _why(turn.end))
+            raise Fenced(turn_id, token, reason_of(turn.end))
         if (turn.batches, turn.last) != (batch.number - 1, batch.before):
             self._finish(turn_id, turn, End(State.ERROR, LOST_KIND, ENTRIES_LOST), now_s)
-            raise Fenced(turn_id, token, "entries that it wrote are gone")
+            raise Fenced(turn_id, token, reason_of(End(State.ERROR, LOST_KIND, ENTRIES_LOST)))
         last = len(batch.entries) - 1
         for n, (event, data) in enumerate(batch.entries):
             end = batch.end if n == last else None
@@ -123,7 +125,7 @@ class MemoryStore:
         now_s = time.monotonic()
         turn = self._own(turn_id, token, now_s)
         if turn.end is not None:
-            raise Fenced(turn_id, token, _why(turn.end))
+            raise Fenced(turn_id, token, reason_of(turn.end))
         self._take_lease(turn, now_s)
         return _signals(turn, now_s)
 
@@ -207,25 +209,5 @@ class MemoryStore:
             del shelf.turns[turn_id]
 
 
-def check_cursor(turn_id: str, after: Cursor, token: int, first: int, last: int) -> None:
-    """Raise UnknownEntry or EntryGone where the turn cannot be read from there."""
-    given = entry_id(*after) if after.token else ""
-    if after.token and after.token != token:
-        raise UnknownEntry(turn_id, given, "of another turn")
-    if after.seq > last:
-        raise UnknownEntry(turn_id, given, "from the future")
-    if after.seq < first - 1:
-        raise EntryGone(turn_id, given, entry_id(first - 1, token))
-
-
 def _signals(turn: _Turn, now_s: float) -> Signals:
     return Signals(turn.stop, None if turn.watched_s is None else now_s - turn.watched_s)
-
-
-def _why(end: End) -> str:
-    """Return why nothing more may be written, in words."""
-    if end.type == PRODUCER_LOST:
-        return "its lease ran out, and readers were told that the producer is lost"
-    if end.type == ENTRIES_LOST:
-        return "entries that it wrote are gone"
-    return f"the turn has ended as {end.state}"

@@ -11,7 +11,7 @@ import msgspec
 
 from levada.errors import UsageError
 from levada.lifecycle import ENDS, State
-from levada.live.errors import LiveLimit, UnknownEntry
+from levada.live.errors import EntryGone, LiveLimit, UnknownEntry
 
 __all__ = ["Entry", "Known", "Options", "Signals"]
 
@@ -212,3 +212,23 @@ def checked_end(state: str, kind: str | None, type: str | None) -> End:
     if state != State.ERROR and (kind or type):
         raise UsageError("kind and type are those of an error")
     return End(State(state), checked_word("kind", kind), checked_word("type", type))
+
+
+def check_cursor(turn_id: str, after: Cursor, token: int, first: int, last: int) -> None:
+    """Raise UnknownEntry or EntryGone where the turn cannot be read from there."""
+    given = entry_id(*after) if after.token else ""
+    if after.token and after.token != token:
+        raise UnknownEntry(turn_id, given, "of another turn")
+    if after.seq > last:
+        raise UnknownEntry(turn_id, given, "from the future")
+    if after.seq < first - 1:
+        raise EntryGone(turn_id, given, entry_id(first - 1, token))
+
+
+def reason_of(end: End) -> str:
+    """Return why nothing more may be written, in words."""
+    if end.type == PRODUCER_LOST:
+        return "its lease ran out, and readers were told that the producer is lost"
+    if end.type == ENTRIES_LOST:
+        return "entries that it wrote are gone"
+    return f"the turn has ended as {end.state}"

@@ -10,15 +10,17 @@ Rules this file keeps:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
+from functools import partial
 from typing import TypeVar
 
 from levada.errors import UsageError
 from levada.live.errors import Fenced, LiveLimit, LiveLogUnavailable, TurnClosed
 from levada.live.patience import patiently
 from levada.live.store import Store
-from levada.live.values import END_EVENT, Batch, Options, Signals, checked_end, checked_entry, entry_id
+from levada.live.values import END_EVENT, Batch, End, Options, Signals, checked_end, checked_entry, entry_id
 
 __all__ = ["Writer"]
 
@@ -40,10 +42,11 @@ class Writer:
         self._store = store
         self._options = options
         self._lock = asyncio.Lock()
-        self._batches = 0  # confirmed, with the pending one
-        self._seq = 0  # the number of the last entry, with those pending
-        self._pending: Batch | None = None
-        self._closed: Batch | None = None
+        self._batches = 0  # handed over
+        self._seq = 0  # the number of the last entry that was handed over
+        self._pending: deque[Batch] = deque()
+        self._pending_bytes = 0
+        self._closed: End | None = None
         self._spent: Fenced | LiveLogUnavailable | None = None
 
     @property
@@ -54,29 +57,24 @@ class Writer:
     async def append(self, entries: Iterable[tuple[str, str]]) -> list[str]:
         """Write (event, data) pairs at once, in one round trip, and take the lease again; return their ids.
 
-        Once called, it is done even if the waiting is cancelled: what is not yet written goes before the next batch.
+        Once called, it is done even if the waiting is cancelled: what is not yet written goes with the next call.
         Raises Fenced, TurnClosed, LiveLimit, LiveLogUnavailable; UsageError for what is no entry.
         """
         checked = self._checked(entries)
-        async with self._lock:
-            await self._settle()
-            self._check_open()
-            if not checked:
-                return []
-            first = self._seq + 1
-            self._pending = self._batch(checked)
-            await self._settle()
-            return [entry_id(seq, self.token) for seq in range(first, self._seq + 1)]
+        self._check_spent()
+        self._check_open()
+        if not checked:
+            return []
+        batch = self._hand_over(checked)
+        await self._settle()
+        return [entry_id(batch.before + n, self.token) for n in range(1, len(checked) + 1)]
 
     async def renew(self) -> Signals:
         """Take the lease again; say whether to stop, and when a reader was last there. Cheap.
 
         Raises Fenced, TurnClosed, LiveLogUnavailable.
         """
-        if self._lock.locked():  # what is being written renews too, and its failing is told here
-            async with self._lock:
-                pass
-        self._check_spent()
+        await self._settle()
         self._check_open()
         signals = await self._call(lambda: self._store.renew(self.turn_id, self.token))
         self.stop = self.stop or signals.stop
@@ -99,15 +97,14 @@ class Writer:
         """
         end = checked_end(state, kind, type)
         checked = self._checked([*final, (event, data)])
-        async with self._lock:
-            await self._settle()
-            if self._closed is None:
-                self._pending = self._closed = self._batch(checked)._replace(end=end)
-                await self._settle()
-            assert self._closed.end is not None
-            if self._closed.end.state != end.state:
-                raise TurnClosed(self.turn_id, self._closed.end.state)
-            return self.last_id
+        self._check_spent()
+        if self._closed is None:
+            self._hand_over(checked, end)
+            self._closed = end
+        await self._settle()
+        if self._closed.state != end.state:
+            raise TurnClosed(self.turn_id, self._closed.state)
+        return self.last_id
 
     async def wait_stop(self) -> str:
         """Wait until somebody asks the turn to stop; return who. It is heard at once, without `renew`.
@@ -138,20 +135,29 @@ class Writer:
             raise LiveLimit("bytes of one batch", size, self._options.max_bytes, "max_bytes")
         return checked
 
-    def _batch(self, entries: tuple[tuple[str, str], ...]) -> Batch:
+    def _hand_over(self, entries: tuple[tuple[str, str], ...], end: End | None = None) -> Batch:
+        """Put a batch behind those that are not confirmed yet: the order of the calls is that of the entries."""
+        batch = Batch(self._batches + 1, self._seq, entries, end)
+        self._pending_bytes += batch.size
+        if self._pending and self._pending_bytes > self._options.max_bytes:
+            size, self._pending_bytes = self._pending_bytes, self._pending_bytes - batch.size
+            raise LiveLimit("bytes that wait to be written", size, self._options.max_bytes, "max_bytes")
         self._batches += 1
-        batch = Batch(self._batches, self._seq, entries)
         self._seq += len(entries)
+        self._pending.append(batch)
         return batch
 
     async def _settle(self) -> None:
-        """Write what is pending."""
-        self._check_spent()
-        if (batch := self._pending) is None:
-            return
-        signals = await self._call(lambda: self._store.write(self.turn_id, self.token, batch))
-        self._pending = None
-        self.stop = self.stop or signals.stop
+        """Write what is pending, oldest first."""
+        async with self._lock:
+            while self._pending:
+                self._check_spent()
+                batch = self._pending[0]
+                signals = await self._call(partial(self._store.write, self.turn_id, self.token, batch))
+                self._pending.popleft()
+                self._pending_bytes -= batch.size
+                self.stop = self.stop or signals.stop
+            self._check_spent()
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
         self._store.topics.check_open()
@@ -166,5 +172,5 @@ class Writer:
             raise copy(self._spent)
 
     def _check_open(self) -> None:
-        if self._closed is not None and self._closed.end is not None:
-            raise TurnClosed(self.turn_id, self._closed.end.state)
+        if self._closed is not None:
+            raise TurnClosed(self.turn_id, self._closed.state)
