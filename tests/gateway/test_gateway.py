@@ -68,14 +68,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 3.0) -> float:
     return time.monotonic() - began
 
 
-OPENED: list[socket.socket] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed_afterwards() -> Iterator[None]:
-    yield
-    while OPENED:
-        OPENED.pop().close()
+OPENED: list[socket.socket] = []  # closed after each test, in conftest.py
 
 
 class Open:
