@@ -192,9 +192,12 @@ class Gateway:
                 return state, None
         state = await self.live.stop(turn_id, owner, by="DELETE")
         if state not in ENDS:
-            last = (await self.live.look(turn_id, owner)).last_id
+            now = await self.live.look(turn_id, owner)
+            state = now.state  # it may have stopped already
+        if state not in ENDS:
+            entries = self.live.read(turn_id, owner, after=now.last_id)
             try:
-                async with asyncio.timeout(_STOP_S), aclosing(self.live.read(turn_id, owner, after=last)) as entries:
+                async with asyncio.timeout(_STOP_S), aclosing(entries):
                     async for entry in entries:
                         state = entry.state or state
             except TimeoutError:

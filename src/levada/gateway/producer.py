@@ -127,8 +127,8 @@ class Producer:
         """Stop when somebody asks for it, on whatever replica."""
         try:
             await writer.wait_stop()
-        except UsageError:
-            return  # the log was closed
+        except (LiveLogError, UsageError):
+            return  # whoever writes is told too
         self.frames.cancel()
 
     def _lost(self, error: LiveLogError) -> None:
