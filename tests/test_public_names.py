@@ -15,7 +15,7 @@ NAMES = [
     "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice",
     "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
     "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
-    "LevadaError", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock",
+    "LevadaError", "LiveLog", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock",
     "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder", "Retry", "Review",
     "RunRecord", "Sentence", "SentenceGate", "State", "StopButton", "Stray", "StreamError", "TextDelta",
     "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.live import LiveLog
     from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
     from levada.retry import Retry
@@ -104,6 +105,7 @@ __all__ = [
     "JsonArray",
     "JsonLines",
     "LevadaError",
+    "LiveLog",
     "MalformedPayload",
     "NotFinished",
     "Opaque",
@@ -181,6 +183,7 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    "LiveLog": "levada.live",
     **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
     "Retry": "levada.retry",

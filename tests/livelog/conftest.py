@@ -17,7 +17,7 @@ import pytest
 from levada.live import LiveLog
 
 ROUNDS = 50 if os.environ.get("LEVADA_LIVELOG") == "long" else 3
-PLACES = ["memory", "sqlite"]
+PLACES = ["memory", "sqlite", "redis"]
 
 
 class Place:
@@ -54,7 +54,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     async def whole() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(60):
             await pyfuncitem.obj(**arguments)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks left behind: {left}"

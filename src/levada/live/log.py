@@ -202,4 +202,10 @@ def _store_at(url: str, options: Options) -> Store:
         from levada.live.sqlite import SqliteStore  # noqa: PLC0415
 
         return SqliteStore(rest[1:], options)
+    if colon and scheme in ("redis", "rediss", "valkey", "valkeys", "unix"):
+        try:
+            from levada.live.redis import RedisStore  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ImportError("live turns in Redis need the package redis: pip install 'levada[redis]'") from error
+        return RedisStore(url, options)
     raise UsageError(f"a live log is at memory://, sqlite:///… or redis://…, not at a URL that begins {scheme!r:.20}")
