@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from levada.testing import ReplayServer, Reply
 from tests.gateway.serving import Running
 from tests.gateway.test_gateway import HANGING, QUICK, Open, call, wait_until
 from tests.gateway.test_normal_form import Reader
+from tests.servers import free_port
 
 OWNER = {"levada-owner": "a-token-of-our-own"}
 OTHER = {"levada-owner": "another-ones-token"}
@@ -323,6 +325,23 @@ class TestEnds:
         assert (reader.error["kind"], reader.error["type"]) == ("transport", "shutdown")
         assert reader.end["state"] == "error"
 
+    def test_turns_may_end_by_themselves_before_that(self) -> None:
+        with Running(scenarios=SCENARIOS, limits=Limits(drain_s=20), live=LIVE) as gateway:
+            turn_id = left(gateway, "paced")
+            body = {"upstream": "paced", "request": {}}
+            with httpx.Client(trust_env=False, timeout=10) as client:
+                with client.stream("POST", f"{gateway.url}/turns", json=body, headers=OWNER) as response:
+                    chunks = response.iter_raw()
+                    seen = next(chunks)
+                    gateway.stop()
+                    wait_until(lambda: gateway.server.gateway.draining)
+                    assert call(gateway, "GET", "/healthz").json() == {"status": "draining", "turns": 2}
+                    assert call(gateway, "POST", "/turns", json=body).status_code == 503
+                    again = read(gateway, turn_id)
+                    seen += b"".join(chunks)
+        assert whole(events(seen)).end["state"] == "finished"
+        assert whole(events(again.content)).end["state"] == "finished"
+
     def test_an_event_that_is_larger_than_the_log_keeps_is_an_error(self) -> None:
         huge = json.dumps({"choices": [{"index": 0, "delta": {"content": "x"}}], "model": "m" * 5_000_000})
         end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -345,6 +364,26 @@ class TestEnds:
         reader = whole(found)
         assert reader.end["state"] == "finished"
         assert reader.text[0, "answer"] == text
+
+
+class TestLogAway:
+    @pytest.mark.skipif(find_spec("redis") is None, reason="needs the extra redis")
+    def test_a_log_that_does_not_answer_is_503_for_everything_but_the_page(self) -> None:
+        live = LiveSettings(url=f"redis://127.0.0.1:{free_port()}/0", patience_s=0.3)
+        with Running(scenarios=QUICK, live=live) as gateway:
+            body = {"upstream": "gemini", "request": {}}
+            for method, path in (
+                ("POST", "/turns"),
+                ("GET", "/turns/some-turn/events"),
+                ("DELETE", "/turns/some-turn"),
+            ):
+                got = call(gateway, method, path, json=body if method == "POST" else None, headers=OWNER)
+                assert (got.status_code, got.json()["error"]["type"]) == (503, "live_log_unavailable")
+                assert got.headers["retry-after"] == "1"
+            assert gateway.turns == 0
+            assert gateway.demo.asked.total() == 0, "no upstream is asked for what cannot be told"
+            assert call(gateway, "GET", "/").status_code == 200
+            assert call(gateway, "GET", "/healthz").json() == {"status": "ok", "turns": 0}
 
 
 async def killed(producer: Any) -> None:

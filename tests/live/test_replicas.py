@@ -108,7 +108,7 @@ def test_a_replica_that_is_killed_ends_its_own_turns_within_the_lease_and_no_oth
 
     async def main() -> None:
         async with cluster(tmp_path, redis_url, events) as both:
-            clients = [both.client(number) for number in range(TURNS)]
+            clients = [both.client(number, hops_s=(1, 3)) for number in range(TURNS)]
             following = [asyncio.create_task(client.follow(120)) for client in clients]
             await both.started(clients)
             await asyncio.sleep(1)
@@ -247,7 +247,7 @@ class TestRedisRestarts:
     def test_one_that_is_away_for_long_is_an_error_and_never_a_false_finish(self, tmp_path: Path) -> None:
         async def main() -> None:
             with running_redis(*self.OPTIONS) as redis:
-                async with cluster(tmp_path, redis.url, lease_s=1.5) as both:
+                async with cluster(tmp_path, redis.url, patience_s=1.5) as both:
                     clients = [both.client(number) for number in range(TURNS)]
                     following = [asyncio.create_task(client.follow(120)) for client in clients]
                     await both.started(clients)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -154,6 +154,7 @@ class Gateway:
         jar = aiohttp.DummyCookieJar()
         # not entered, which would wait for the store: while it is away, requests are told so
         self._live = LiveLog.open(live.url, **live.options())
+        checking = asyncio.create_task(self._check(self._live))
         try:
             async with aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=jar) as self._session:
                 yield
@@ -162,8 +163,16 @@ class Gateway:
                     closing = [asyncio.create_task(producer.closed()) for producer in self.turns.values()]
                     await asyncio.wait(closing, timeout=limits.shutdown_s)
         finally:
-            closing_live, self._live = self._live, None
-            await closing_live.aclose()
+            checking.cancel()
+            log, self._live = self._live, None
+            await log.aclose()
+
+    async def _check(self, log: LiveLog) -> None:
+        """Say in the log file what nobody would see before the first request."""
+        try:
+            await log.check()
+        except (LiveLogError, UsageError) as error:
+            _log.warning("turns cannot be started: %s", error)
 
     # -- small endpoints -------------------------------------------------------------------------------------------
 
@@ -238,15 +247,18 @@ class _Stream:
 
     async def _tell(self, turn_id: str, owner: Owner, after: str, scope: Scope, receive: Receive, send: Send) -> bool:
         gateway = self._gateway
-        entries = gateway.live.read(turn_id, owner.name, after)
-        telling = Telling(turn_id, entries, gateway.config.limits, owner.headers())
         producer = gateway.turns.get(turn_id)
-        gateway.tellings.add(telling)
+        leave = producer.read() if producer is not None else lambda: None
         try:
-            with nullcontext() if producer is None else producer.read():
+            entries = gateway.live.read(turn_id, owner.name, after)
+            telling = Telling(turn_id, entries, gateway.config.limits, owner.headers(), leave)
+            gateway.tellings.add(telling)
+            try:
                 await telling.run(scope, receive, send)
+            finally:
+                gateway.tellings.discard(telling)
         finally:
-            gateway.tellings.discard(telling)
+            leave()
         return telling.began
 
 
@@ -281,7 +293,7 @@ class _Events(_Stream):
         if known.state in ENDS and after == known.last_id:
             # nothing comes any more: 204 makes an EventSource stop asking
             await Response(status_code=204, headers={"cache-control": "no-store"})(scope, receive, send)
-        elif gateway.draining:
+        elif gateway.draining and turn_id not in gateway.turns:
             raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
         else:
             await self._tell(turn_id, owner, after, scope, receive, send)

@@ -85,6 +85,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     `header_s`, `body_s`: for a request's head and body to come. `keep_alive_s`: of a connection without a request.
     `send_s`: a client that takes nothing for so long is dropped. `shutdown_s`: for the open turns to be told.
+    `drain_s`: before that, for them to end by themselves, while no turn is begun.
     """
 
     max_turns: int = 256
@@ -99,6 +100,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     heartbeat_s: float = 15.0
     interval_s: float = 0.04
     shutdown_s: float = 5.0
+    drain_s: float = 0.0
 
 
 class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -188,8 +190,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if upstream.max_turns < 1:
                 raise UsageError(f"upstream {name}: max_turns must be 1 or more")
         for name in self.limits.__struct_fields__:
-            if not getattr(self.limits, name) > 0:
-                raise UsageError(f"limits: {name} must be above 0, not {getattr(self.limits, name)!r}")
+            value = getattr(self.limits, name)
+            if not value > 0 and (name != "drain_s" or value != 0):
+                raise UsageError(f"limits: {name} must be above 0, not {value!r}")
 
 
 def load(path: str | Path, environ: Mapping[str, str] = os.environ) -> Config:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Final
 
 from levada.errors import TooLarge, TransportError, TurnError, UsageError
@@ -59,16 +59,21 @@ class Producer:
         """Open the upstream, and tell the turn to `writer`."""
         self._task = asyncio.create_task(self._run(writer), name=f"levada producer {self.turn_id}")
 
-    @contextmanager
-    def read(self) -> Iterator[None]:
-        """Count a reader while it reads."""
+    def read(self) -> Callable[[], None]:
+        """Count a reader; return what it calls when it leaves, once or more often."""
         self.readers += 1
-        try:
-            yield
-        finally:
+        reading = True
+
+        def leave() -> None:
+            nonlocal reading
+            if not reading:
+                return
+            reading = False
             self.readers -= 1
             if not self.readers and not self._linger_s:
                 self.frames.cancel()
+
+        return leave
 
     async def closed(self) -> None:
         """Wait until the turn has ended, its upstream is closed and the log knows."""

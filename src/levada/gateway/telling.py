@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -35,7 +35,8 @@ _log = logging.getLogger("levada.gateway")
 class Telling:
     """One client's stream of one turn. `entries`: what `LiveLog.read` gives; closed at the end.
 
-    `headers`: what the answer says besides. `began`: whether the client was told anything.
+    `headers`: what the answer says besides. `gone`: called at once when the client has gone. `began`: whether the client
+    was told anything.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class Telling:
         entries: AsyncGenerator[Entry, None],
         limits: Limits,
         headers: Sequence[tuple[str, str]] = (),
+        gone: Callable[[], object] = lambda: None,
     ) -> None:
         self.turn_id = turn_id
         self.began = False
         self._entries = entries
         self._limits = limits
+        self._gone = gone
         self._headers = [*HEADERS.items(), ("levada-turn", turn_id), *headers]
         self._frames: list[bytes] = []
         self._size = 0
@@ -69,7 +72,7 @@ class Telling:
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell it, until its end or until the client has gone or takes nothing."""
         sending = asyncio.create_task(self._send(scope, send))
-        tasks = [sending, asyncio.create_task(self._read()), asyncio.create_task(_wait_until_gone(receive))]
+        tasks = [sending, asyncio.create_task(self._read()), asyncio.create_task(self._leave(receive))]
         try:
             await asyncio.wait({tasks[0], tasks[2]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -79,6 +82,11 @@ class Telling:
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    async def _leave(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone()  # here, not after the tasks: a busy loop needs its time for each step
 
     async def _read(self) -> None:
         try:
@@ -141,11 +149,6 @@ class Telling:
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
                 abort()
-
-
-async def _wait_until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _told(error: LiveLogError | UsageError) -> TurnError:
