@@ -296,6 +296,20 @@ class TestSlowReaders:
                 assert telling.waiting < 64 * 1024 + 8 * 256 * 1024
                 assert gateway.turns == 0, "the upstream is done, whoever still reads"
 
+    def test_who_reads_slowly_gets_the_end_long_after_it(self) -> None:
+        """Nothing lingers here, and a turn is kept for a second: but not taken from under its reader."""
+        text = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 1_500_000}}]}).encode()
+        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        with ReplayServer(text + b"\n\n" + end) as server:
+            own = {"own": Upstream(url=server.url, dialect="openai_chat")}
+            with Running(upstreams=own, scenarios={}) as gateway:
+                slow = Open(gateway, "own", receive_buffer=4096)
+                slow.turn_id()
+                wait_until(lambda: gateway.turns == 0, 15)
+                time.sleep(1.5)
+                ask(gateway, "own")  # the log looks for what it may forget when a turn is started
+                assert b'"state":"finished"' in slow.read_until(b"event: end")
+
 
 class TestEnds:
     def test_a_producer_that_is_gone_is_told_within_the_lease(self) -> None:

@@ -108,14 +108,15 @@ class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     `url`: `memory://` is this process's own; `redis://…` makes turns outlive the replica that serves their reader.
     `linger_s`: how long a turn goes on without a reader; 0 closes its upstream at once; None is 0 in memory and 30
-    elsewhere. `keep_s`: how long an ended turn can be read; None is 300, or 1 where nothing lingers. `owner_header`: a
-    header, set by your own proxy, that says whose a turn is. The others are those of levada.live.LiveLog.open.
+    elsewhere. `keep_s`: how long an ended turn can be read; None is 300, or 1 where nothing lingers. `lease_s`: within
+    what time a producer that died is noticed; None is 60 in memory, which dies with it, and 5 elsewhere.
+    `owner_header`: a header, set by your own proxy, that says whose a turn is. The others: levada.live.LiveLog.open.
     """
 
     url: str = "memory://"
     linger_s: float | None = None
     keep_s: float | None = None
-    lease_s: float = 5.0
+    lease_s: float | None = None
     patience_s: float | None = None
     max_entries: int = 20_000
     max_bytes: int = 16 * 1024 * 1024
@@ -142,7 +143,17 @@ class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def lingers_s(self) -> float:
         """How long a turn goes on without a reader."""
-        return self.linger_s if self.linger_s is not None else 0.0 if self.url.startswith("memory:") else 30.0
+        return self.linger_s if self.linger_s is not None else 0.0 if self._in_memory else 30.0
+
+    @property
+    def leases_s(self) -> float:
+        """Within what time a producer that died is noticed."""
+        # in memory a lease only runs out where the whole process stood still, and that is no death
+        return self.lease_s if self.lease_s is not None else 60.0 if self._in_memory else 5.0
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.url.startswith("memory:")
 
     @property
     def keeps_s(self) -> float:
@@ -151,8 +162,8 @@ class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def options(self) -> dict[str, Any]:
         """Return the options of LiveLog.open."""
-        names = ("lease_s", "patience_s", "max_entries", "max_bytes", "prefix", "cluster")
-        return {"keep_s": self.keeps_s, **{name: getattr(self, name) for name in names}}
+        names = ("patience_s", "max_entries", "max_bytes", "prefix", "cluster")
+        return {"lease_s": self.leases_s, "keep_s": self.keeps_s, **{name: getattr(self, name) for name in names}}
 
     def __repr__(self) -> str:
         return f"<LiveSettings {self.url.partition(':')[0]}>"  # the rest may hold a password

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
-from levada.errors import TooLarge, TransportError, TurnError, UsageError
+from levada.errors import ProtocolError, TooLarge, TransportError, TurnError, UsageError
 from levada.gateway.frames import Frames
 from levada.gateway.normal import ending
 from levada.lifecycle import State
@@ -90,6 +90,7 @@ class Producer:
             self._lost(error)
         except Exception:
             _log.exception("turn %s: the producer failed", self.turn_id)
+            await self._give_up(writer)
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -110,6 +111,12 @@ class Producer:
             error = TooLarge(f"more than the live log takes: {limit}", type="live_limit")
             if not self.frames.fail(error):  # else the end comes next
                 await _close(writer, State.ERROR, error, ending(self.turn_id, error))
+
+    async def _give_up(self, writer: Writer) -> None:
+        """End a turn that a bug of ours has broken, so that nobody waits for the lease."""
+        error = ProtocolError("this gateway could not tell the turn", type="gateway_failed")
+        with suppress(LiveLogError, UsageError):
+            await _close(writer, State.ERROR, error, ending(self.turn_id, error))
 
     async def _keep(self, writer: Writer) -> None:
         """Take the lease again and again, and look whether somebody reads."""

@@ -35,8 +35,8 @@ _log = logging.getLogger("levada.gateway")
 class Telling:
     """One client's stream of one turn. `entries`: what `LiveLog.read` gives; closed at the end.
 
-    `headers`: what the answer says besides. `gone`: called at once when the client has gone. `began`: whether the client
-    was told anything.
+    `headers`: what the answer says besides. `gone`: called at once when the client has gone.
+    `began`: whether the client was told anything.
     """
 
     def __init__(
