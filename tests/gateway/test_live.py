@@ -30,7 +30,7 @@ def paced(name: str, delay_s: float) -> Scenario:
     return Scenario(**{**vars(QUICK["openai_chat"]), "name": name, "delay_s": delay_s})
 
 
-SCENARIOS = {**QUICK, **HANGING, "paced": paced("paced", 0.02)}
+SCENARIOS = {**QUICK, **HANGING, "paced": paced("paced", 0.02), "leisurely": paced("leisurely", 0.15)}
 
 
 @pytest.fixture(scope="module")
@@ -341,9 +341,9 @@ class TestEnds:
 
     def test_turns_may_end_by_themselves_before_that(self) -> None:
         with Running(scenarios=SCENARIOS, limits=Limits(drain_s=20), live=LIVE) as gateway:
-            turn_id = left(gateway, "paced")
-            body = {"upstream": "paced", "request": {}}
-            with httpx.Client(trust_env=False, timeout=10) as client:
+            turn_id = left(gateway, "leisurely")
+            body = {"upstream": "leisurely", "request": {}}
+            with httpx.Client(trust_env=False, timeout=30) as client:
                 with client.stream("POST", f"{gateway.url}/turns", json=body, headers=OWNER) as response:
                     chunks = response.iter_raw()
                     seen = next(chunks)
