@@ -337,6 +337,36 @@ class TestTheLease:
             await writer.close("finished")
             assert [entry.state for entry in await follow(log, "t")] == [None, State.FINISHED]
 
+    async def test_whoever_wins_the_race_all_see_the_same(self, place: Place, rounds: int) -> None:
+        """A producer about as slow as its lease: each entry that was confirmed is there, and nothing after the end."""
+        chance = random.Random(3)
+
+        async def race(turn_id: str) -> bool:
+            writer = await log.start(turn_id, "ana")
+            readers = [asyncio.create_task(follow(each, turn_id)) for each in (log, other, other)]
+            confirmed: list[str] = []
+            try:
+                for n in range(3):
+                    await asyncio.sleep(0.3 * chance.uniform(0.9, 1.2))
+                    confirmed += await writer.append([("text", f"{n}"), ("text", f"{n}")])
+                confirmed.append(await writer.close("finished"))
+                fenced = False
+            except Fenced:
+                fenced = True
+            seen = [await reader for reader in readers]
+            seen.append(await follow(other, turn_id))
+            assert all(each == seen[0] for each in seen)
+            ids = [entry.id for entry in seen[0]]
+            assert ids[: len(confirmed)] == confirmed
+            assert len(ids) == len(confirmed) + fenced
+            assert [entry.state for entry in seen[0]][:-1] == [None] * (len(ids) - 1)
+            assert seen[0][-1].type == ("producer_lost" if fenced else None)
+            return fenced
+
+        async with place.open(lease_s=0.3, patience_s=10) as log, place.open(lease_s=0.3, patience_s=10) as other:
+            results = await asyncio.gather(*(race(f"t{n}") for n in range(10 * rounds)))
+            assert any(results)
+
     async def test_a_later_turn_of_the_same_id_has_a_larger_token(self, place: Place) -> None:
         async with place.open(keep_s=0.1, lease_s=LEASE_S) as log:
             old = await log.start("t", "ana")
