@@ -215,6 +215,8 @@ class TestOwners:
                 assert (got.status_code, got.json()["error"]["type"]) == (401, "no_owner")
             body = {"upstream": "gemini", "request": {}}
             assert call(gateway, "POST", "/turns", json=body).status_code == 401
+            both = [("x-user", "ana"), ("x-user", "eva")]  # the client's own, and what a careless proxy added
+            assert call(gateway, "GET", f"/turns/{turn_id}/events", headers=both).status_code == 401
             assert gateway.turns == 0
 
 
@@ -294,7 +296,8 @@ class TestSlowReaders:
                 (telling,) = gateway.server.gateway.tellings
                 # at most what may wait, and the one event that went over it
                 assert telling.waiting < 64 * 1024 + 8 * 256 * 1024
-                assert gateway.turns == 0, "the upstream is done, whoever still reads"
+                wait_until(lambda: gateway.turns == 0)  # the upstream is done, whoever still reads
+                slow.socket.close()
 
     def test_who_reads_slowly_gets_the_end_long_after_it(self) -> None:
         """Nothing lingers here, and a turn is kept for a second: but not taken from under its reader."""
@@ -309,6 +312,7 @@ class TestSlowReaders:
                 time.sleep(1.5)
                 ask(gateway, "own")  # the log looks for what it may forget when a turn is started
                 assert b'"state":"finished"' in slow.read_until(b"event: end")
+                slow.socket.close()
 
 
 class TestEnds:

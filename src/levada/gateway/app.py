@@ -242,7 +242,7 @@ class _Stream:
         except ConnectionError:
             pass  # the client went before it had asked
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         raise NotImplementedError
 
     async def _tell(self, turn_id: str, owner: Owner, after: str, scope: Scope, receive: Receive, send: Send) -> bool:
@@ -265,7 +265,7 @@ class _Stream:
 class _Turns(_Stream):
     """POST /turns."""
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         gateway, limits = self._gateway, self._gateway.config.limits
         body = await read_body(scope, receive, limits.max_body_bytes, limits.body_s)
         owner = owner_of(headers, gateway.config.live.owner_header, make=True)
@@ -282,7 +282,7 @@ class _Turns(_Stream):
 class _Events(_Stream):
     """GET /turns/{turn}/events."""
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         gateway, turn_id = self._gateway, scope["path_params"]["turn"]
         owner = owner_of(headers, gateway.config.live.owner_header)
         if owner is None:
