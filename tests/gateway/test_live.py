@@ -130,11 +130,13 @@ class TestReadingOn:
                 with client.stream("GET", f"{gateway.url}/turns/{turn_id}/events", headers=OWNER) as response:
                     assert any(b": keep-alive\n\n" in chunk for chunk in response.iter_raw())
 
-    def test_head_says_what_get_would(self, lingering: Running) -> None:
-        turn_id, _ = ask(lingering, "gemini")
+    def test_head_says_what_get_would_and_does_not_wait_for_it(self, lingering: Running) -> None:
+        turn_id = left(lingering, "hanging")
         got = call(lingering, "HEAD", f"/turns/{turn_id}/events", headers=OWNER)
         assert (got.status_code, got.content) == (200, b"")
+        assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert call(lingering, "HEAD", "/turns/nope/events", headers=OWNER).status_code == 404
+        assert call(lingering, "DELETE", f"/turns/{turn_id}", headers=OWNER).json()["state"] == "cancelled"
 
 
 class TestWhatCannotBeRead:

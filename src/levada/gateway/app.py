@@ -30,6 +30,7 @@ from levada.gateway.asking import parsed, read_body
 from levada.gateway.config import Config, Upstream
 from levada.gateway.frames import Frames
 from levada.gateway.guard import Guard
+from levada.gateway.normal import HEADERS
 from levada.gateway.owners import Owner, owner_of
 from levada.gateway.producer import Producer
 from levada.gateway.refused import Refused
@@ -295,6 +296,8 @@ class _Events(_Stream):
             await Response(status_code=204, headers={"cache-control": "no-store"})(scope, receive, send)
         elif gateway.draining and turn_id not in gateway.turns:
             raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
+        elif scope["method"] == "HEAD":
+            await Response(headers={**HEADERS, "levada-turn": turn_id})(scope, receive, send)
         else:
             await self._tell(turn_id, owner, after, scope, receive, send)
 
