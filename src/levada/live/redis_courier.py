@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from redis.asyncio import Connection, RedisCluster
@@ -145,10 +146,11 @@ class PipelineCourier:
             if whole:
                 await self._exchange(connection, whole)
         except Exception as error:  # of the connection; the next trip makes it anew
-            await connection.disconnect(nowait=True)
             for request in load:
                 if not request.reply.done():
                     request.reply.set_exception(in_our_words(error))
+            with suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
 
     async def _exchange(
         self, connection: Connection, load: list[tuple[_Request, tuple[Argument, ...]]]
