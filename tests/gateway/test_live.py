@@ -301,6 +301,21 @@ class TestSlowReaders:
                 wait_until(lambda: gateway.turns == 0)  # the upstream is done, whoever still reads
                 slow.socket.close()
 
+    def test_one_that_falls_out_of_the_kept_window_is_told_so_and_gets_no_end(self) -> None:
+        deltas = [b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"x" * 40_000)] * 100
+        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        with ReplayServer(Reply([*deltas, end], delay_s=0.02)) as server:
+            own = {"own": Upstream(url=server.url, dialect="openai_chat")}
+            with Running(upstreams=own, scenarios={}, live=LiveSettings(linger_s=30, max_entries=8)) as gateway:
+                slow = Open(gateway, "own", receive_buffer=4096)
+                slow.turn_id()
+                wait_until(lambda: gateway.turns == 1)
+                wait_until(lambda: gateway.turns == 0, 20)
+                seen = slow.read_until(b"\r\n0\r\n\r\n")  # the last chunk
+                assert b'"type":"gone"' in seen
+                assert b"event: end" not in seen
+                slow.socket.close()
+
     def test_who_reads_slowly_gets_the_end_long_after_it(self) -> None:
         """Nothing lingers here, and a turn is kept for a second: but not taken from under its reader."""
         text = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 1_500_000}}]}).encode()
