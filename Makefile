@@ -19,7 +19,7 @@ JOBS ?= 2   # processes that run tests
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test page load cuts crash livelog bench fuzz lint wheel clean setup
+.PHONY: help demo test page load replicas cuts crash livelog bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -59,13 +59,16 @@ demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and 
 
 test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
 	LEVADA_BACKEND=python $(PY) -m pytest -n $(JOBS) tests/turn tests/dialects
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup --ignore tests/live/test_page.py --ignore tests/live/test_load.py
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup -m "not long"
 
 page: $(VENV)/levada.stamp   ## the page in a real Chromium
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup tests/live/test_page.py
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup tests/live/test_page.py tests/live/test_page_live.py
 
 load: $(VENV)/levada.stamp   ## 200 paced streams at once through the gateway
 	LEVADA_LOAD=200 $(PY) -m pytest -s tests/live/test_load.py
+
+replicas: $(VENV)/levada.stamp   ## 200 turns at once through two gateways over one Redis, while things die
+	LEVADA_REPLICAS=200 $(PY) -m pytest -s tests/live/test_replicas.py
 
 cuts: $(VENV)/bench.stamp   ## cut every recording off at every byte, and cut it in two everywhere (long)
 	LEVADA_CUTS=all $(PY) -m pytest -n $(JOBS) tests/turn/test_recordings.py

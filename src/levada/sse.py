@@ -114,14 +114,20 @@ def encode_json(
     `escape_line_separators` writes U+2028, U+2029 and U+0085 as escapes, for clients that take them for line ends.
     Raises TypeError for what JSON has no form for, ValueError for NaN and infinities.
     """
-    text = json.dumps(obj, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json_text(obj)
     if escape_line_separators:
         text = text.translate(_LINE_SEPARATORS)
+    return encode_event(text, event=event, id=id)
+
+
+def json_text(obj: Any) -> str:
+    """Return `obj` as compact JSON on one line, which UTF-8 can carry."""
+    text = json.dumps(obj, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate: JSON can carry it as an escape, UTF-8 cannot
         text = json.dumps(obj, allow_nan=False, separators=(",", ":"))
-    return encode_event(text, event=event, id=id)
+    return text
 
 
 def encode_comment(text: str) -> bytes:

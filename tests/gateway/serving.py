@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
-from levada.gateway.config import Config, Limits, Upstream
+from levada.gateway.config import Config, Limits, LiveSettings, Upstream
 from levada.gateway.demo import SCENARIOS, DemoUpstream, Scenario
 from levada.gateway.server import Server, listen
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Running:
-    """`with Running() as gateway`: the demo; `upstreams` and `limits` change the configuration."""
+    """`with Running() as gateway`: the demo; `upstreams`, `limits` and `live` change the configuration."""
 
     server: Server
     demo: DemoUpstream
@@ -31,9 +31,11 @@ class Running:
         upstreams: dict[str, Upstream] | None = None,
         scenarios: dict[str, Scenario] = SCENARIOS,
         limits: Limits | None = None,
+        live: LiveSettings | None = None,
         change: Callable[[Upstream], Upstream] = lambda upstream: upstream,
     ) -> None:
-        self._config = Config(upstreams=upstreams or {}, limits=limits or Limits(shutdown_s=3))
+        limits, live = limits or Limits(shutdown_s=3), live or LiveSettings()
+        self._config = Config(upstreams=upstreams or {}, limits=limits, live=live)
         self._scenarios = scenarios
         self._change = change
         self._ready = threading.Event()

@@ -68,6 +68,16 @@ def test_no_key_is_shown(tmp_path: Path) -> None:
     assert "k1" not in repr(config.upstreams)
 
 
+def test_where_turns_are_kept_says_how_long_they_linger(tmp_path: Path) -> None:
+    plain = read(tmp_path, "upstreams = {}").live
+    assert (plain.url, plain.lingers_s, plain.keeps_s) == ("memory://", 0, 1)
+    kept = read(tmp_path, "upstreams = {}\n[live]\nurl = 'redis://:${CLAUDE_KEY}@h/0'").live
+    assert (kept.url, kept.lingers_s, kept.keeps_s) == ("redis://:k1@h/0", 30, 300)
+    assert "k1" not in repr(kept)
+    both = read(tmp_path, "upstreams = {}\n[live]\nlinger_s = 5\nkeep_s = 7\nmax_entries = 9").live
+    assert (both.lingers_s, both.keeps_s, both.options()["max_entries"]) == (5, 7, 9)
+
+
 def test_a_request_cannot_ask_for_no_stream(tmp_path: Path) -> None:
     assert read(tmp_path, WHOLE).upstreams["local"].body({"stream": False})["stream"] is True
 
@@ -90,6 +100,13 @@ def test_a_request_cannot_ask_for_no_stream(tmp_path: Path) -> None:
         ("[upstreams.a.timeouts]\nidle_s = 0\n[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'", "idle_s"),
         ("upstreams = {}\n[limits]\nsend_s = 0", "limits: send_s must be above 0"),
         ("upstreams = {}\n[limits]\nnope = 1", "unknown field `nope`"),
+        ("upstreams = {}\n[limits]\ndrain_s = -1", "limits: drain_s must be above 0"),
+        ("upstreams = {}\n[live]\nurl = 'http://x'", "live: url must begin with memory://, sqlite:///, redis://"),
+        ("upstreams = {}\n[live]\nurl = 'redis://${NOPE}'", "variable NOPE is not set"),
+        ("upstreams = {}\n[live]\nlinger_s = -1", "live: linger_s must be 0 to 86400 seconds"),
+        ("upstreams = {}\n[live]\nlease_s = 0", "live: lease_s must be 0.1 to 3600 seconds"),
+        ("upstreams = {}\n[live]\nowner_header = 'x user'", "live: owner_header must be the name of a header"),
+        ("upstreams = {}\n[live]\nnope = 1", "unknown field `nope`"),
         ("upstreams = {}\n[keys]\na = ['authorization', 'k']", "keys do not belong into the file"),
     ],
 )

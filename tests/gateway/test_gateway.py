@@ -43,11 +43,11 @@ def paced() -> Iterator[Running]:
         yield gateway
 
 
-def post(gateway: Running, upstream: str, **request: Any) -> Reader:
+def post(gateway: Running, upstream: str, headers: dict[str, str] | None = None, **request: Any) -> Reader:
     reader = Reader()
     body = {"upstream": upstream, "request": request}
     with httpx.Client(trust_env=False) as client:
-        with client.stream("POST", f"{gateway.url}/turns", json=body, timeout=20) as response:
+        with client.stream("POST", f"{gateway.url}/turns", json=body, headers=headers, timeout=20) as response:
             assert response.status_code == 200, response.read()
             for chunk in response.iter_raw():
                 reader.feed(chunk)
@@ -68,14 +68,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 3.0) -> float:
     return time.monotonic() - began
 
 
-OPENED: list[socket.socket] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed_afterwards() -> Iterator[None]:
-    yield
-    while OPENED:
-        OPENED.pop().close()
+OPENED: list[socket.socket] = []  # closed after each test, in conftest.py
 
 
 class Open:
@@ -102,8 +95,11 @@ class Open:
         return seen
 
     def turn_id(self) -> str:
-        head = self.read_until(b"\r\n\r\n").decode("latin-1")
-        return next(line for line in head.split("\r\n") if line.startswith("levada-turn: "))[13:]
+        """Return the turn's id; `owner` is what its owner has to say from now on."""
+        lines = self.read_until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+        self.owner = {"levada-owner": fields["levada-owner"]}
+        return fields["levada-turn"]
 
 
 class TestTurns:
@@ -240,17 +236,17 @@ class TestLeaving:
         turn_id = turn.turn_id()
         wait_until(lambda: paced.demo.open == 1)
         time.sleep(0.2)
-        got = call(paced, "DELETE", f"/turns/{turn_id}")
+        got = call(paced, "DELETE", f"/turns/{turn_id}", headers=turn.owner)
         assert got.json() == {"turn": turn_id, "state": "cancelled", "upstream_closed": True}
         assert b'"state":"cancelled"' in turn.read_until(b"event: end")
         assert wait_until(lambda: paced.demo.open == 0) < 1
-        again = call(paced, "DELETE", f"/turns/{turn_id}")
+        again = call(paced, "DELETE", f"/turns/{turn_id}", headers=turn.owner)
         assert (again.status_code, again.json()["state"]) == (200, "cancelled")
 
     def test_delete_before_the_upstream_has_answered(self, paced: Running) -> None:
         turn = Open(paced, "slow")
         turn_id = turn.turn_id()
-        assert call(paced, "DELETE", f"/turns/{turn_id}").json()["state"] == "cancelled"
+        assert call(paced, "DELETE", f"/turns/{turn_id}", headers=turn.owner).json()["state"] == "cancelled"
         turn.read_until(b"event: end")
         assert wait_until(lambda: paced.demo.open == 0) < 1
 
@@ -258,8 +254,9 @@ class TestLeaving:
         assert call(paced, "DELETE", "/turns/nope").status_code == 404
 
     def test_a_finished_turn_cannot_be_cancelled_and_that_is_no_error(self, quick: Running) -> None:
-        turn_id = post(quick, "gemini").end["turn"]
-        assert call(quick, "DELETE", f"/turns/{turn_id}").json()["state"] == "finished"
+        owner = {"levada-owner": "a-token-of-our-own"}
+        turn_id = post(quick, "gemini", owner).end["turn"]
+        assert call(quick, "DELETE", f"/turns/{turn_id}", headers=owner).json()["state"] == "finished"
 
 
 class TestSlowClients:

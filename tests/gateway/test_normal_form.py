@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levada import EventParser, State, TransportError, Turn
+from levada import Event, EventParser, State, TransportError, Turn
 from levada.deltas import Citation, TextDelta, TextReplaced, ToolCallDelta
 from levada.gateway import NormalForm
 
@@ -35,7 +35,7 @@ class Reader:
     def __init__(self) -> None:
         self._parser = EventParser()
         self.events: list[tuple[str, Any]] = []
-        self.ids: list[int] = []
+        self.ids: list[str] = []
         self.states: list[str] = []
         self.text: dict[tuple[int, str], str] = {}
         self.calls: dict[int, dict[str, Any]] = {}
@@ -47,33 +47,36 @@ class Reader:
 
     def feed(self, frame: bytes) -> None:
         for event in self._parser.feed(frame):
-            assert self.end is None, "an event after the end"
-            value = event.json()
-            self.events.append((event.event, value))
-            self.ids.append(int(event.id))
-            match event.event:
-                case "state":
-                    self.states.append(value["state"])
-                case "text":
-                    channel = (value["choice"], value["channel"])
-                    self.text[channel] = self.text.get(channel, "") + value["text"]
-                case "replaced":
-                    self.text[value["choice"], value["channel"]] = value["text"]
-                    if not value["text"]:
-                        self.citations = [one for one in self.citations if one["choice"] != value["choice"]]
-                case "tool_call":
-                    before = self.calls.get(value["index"], {}).get("arguments", "")
-                    self.calls[value["index"]] = {**value, "arguments": before + value["arguments"]}
-                case "citation":
-                    self.citations.append(value)
-                case "reference":
-                    self.references.append(value)
-                case "usage":
-                    self.usage = value
-                case "error":
-                    self.error = value
-                case "end":
-                    self.end = value
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        assert self.end is None, "an event after the end"
+        value = event.json()
+        self.events.append((event.event, value))
+        self.ids.append(event.id)
+        match event.event:
+            case "state":
+                self.states.append(value["state"])
+            case "text":
+                channel = (value["choice"], value["channel"])
+                self.text[channel] = self.text.get(channel, "") + value["text"]
+            case "replaced":
+                self.text[value["choice"], value["channel"]] = value["text"]
+                if not value["text"]:
+                    self.citations = [one for one in self.citations if one["choice"] != value["choice"]]
+            case "tool_call":
+                before = self.calls.get(value["index"], {}).get("arguments", "")
+                self.calls[value["index"]] = {**value, "arguments": before + value["arguments"]}
+            case "citation":
+                self.citations.append(value)
+            case "reference":
+                self.references.append(value)
+            case "usage":
+                self.usage = value
+            case "error":
+                self.error = value
+            case "end":
+                self.end = value
 
     def names(self) -> list[str]:
         return [name for name, _ in self.events]
@@ -115,7 +118,7 @@ def test_any_cut_and_any_frames_tell_the_turn(name: str, data: st.DataObject) ->
     assert reader.end["characters"]["answer"] == len(turn.answer)
     assert (reader.error is None) is (turn.state is State.FINISHED)
     assert reader.usage is None or reader.usage["output_tokens"] == (turn.usage and turn.usage.output_tokens)
-    assert reader.ids == list(range(1, len(reader.ids) + 1))
+    assert reader.ids == [str(number) for number in range(1, len(reader.ids) + 1)]
 
 
 class TestOrder:

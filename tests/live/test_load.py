@@ -7,44 +7,22 @@ says, reads N streams at once in place of the short slice.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
-import signal
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from levada.gateway.demo import DemoUpstream
-from levada.gateway.demo.scenarios import Scenario
 from tests.gateway.test_normal_form import Reader
+from tests.live.replicas import PACE_S, replica, text, upstream
 
-STREAMS = int(os.environ.get("LEVADA_LOAD", "40"))
+STREAMS = int(os.environ.get("LEVADA_LOAD", "20"))
 FULL = STREAMS >= 200
 EVENTS = 250 if FULL else 80
-PACE_S = 0.02
 ROUNDS = 3 if FULL else 2
-
-
-def stream(number: int, events: int = EVENTS) -> list[bytes]:
-    """Return a stream whose every word says whose it is."""
-    deltas = [{"index": 0, "delta": {"content": f"s{number}w{word} "}} for word in range(events)]
-    choices = [*deltas, {"index": 0, "delta": {}, "finish_reason": "stop"}]
-    chunks = [{"id": f"chatcmpl-{number}", "model": "m", "choices": [choice]} for choice in choices]
-    return [*(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks), b"data: [DONE]\n\n"]
-
-
-def scenario(number: int) -> Scenario:
-    return Scenario(
-        name=f"s{number}", group="", title="", note="", dialect="openai_chat", pieces=lambda: stream(number),
-        first_delay_s=0.0, delay_s=PACE_S,
-    )  # fmt: skip
 
 
 def resident_kib(pid: int) -> int:
@@ -52,30 +30,6 @@ def resident_kib(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", words)
     assert found is not None
     return int(found[1])
-
-
-@asynccontextmanager
-async def gateway(folder: Path, demo: DemoUpstream) -> AsyncIterator[tuple[str, int]]:
-    """Run `levada serve` with an upstream for each stream; give its address and its process."""
-    lines = []
-    for name, upstream in demo.upstreams().items():
-        lines += [f"[upstreams.{name}]", f'url = "{upstream.url}"', f'dialect = "{upstream.dialect}"']
-    config = folder / "gateway.toml"
-    config.write_text("\n".join(lines))
-    command = [sys.executable, "-m", "levada", "serve", "--config", str(config), "--port", "0"]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(20):
-            line = (await process.stdout.readline()).decode()
-        found = re.search(r"http://\S+", line)
-        assert found is not None, line
-        yield found[0], process.pid
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
-            assert await process.wait() == 0
 
 
 async def read(session: aiohttp.ClientSession, url: str, number: int, leave: asyncio.Event | None = None) -> Reader:
@@ -92,9 +46,10 @@ async def read(session: aiohttp.ClientSession, url: str, number: int, leave: asy
 
 
 async def load(folder: Path) -> None:
-    demo = DemoUpstream({f"s{number}": scenario(number) for number in range(STREAMS)})
+    demo = upstream(STREAMS, EVENTS)
     connector = aiohttp.TCPConnector(limit=0)
-    async with demo, gateway(folder, demo) as (url, pid), aiohttp.ClientSession(connector=connector) as session:
+    async with demo, replica(folder, demo) as gateway, aiohttp.ClientSession(connector=connector) as session:
+        url, pid = gateway.url, gateway.process.pid
         sizes = []
         for number in range(ROUNDS):
             began = time.monotonic()
@@ -106,7 +61,7 @@ async def load(folder: Path) -> None:
             for stream_number, reader in enumerate(readers):
                 assert reader.end is not None
                 assert reader.end["state"] == "finished"
-                assert reader.text == {(0, "answer"): "".join(f"s{stream_number}w{word} " for word in range(EVENTS))}
+                assert reader.text == {(0, "answer"): text(stream_number, EVENTS)}
             await asyncio.sleep(0.5)
             sizes.append(resident_kib(pid))
             paced = (EVENTS + 1) * PACE_S
@@ -129,7 +84,10 @@ async def load(folder: Path) -> None:
         await asyncio.gather(*leaving)
         began = time.monotonic()
         while demo.streaming > half:
-            assert time.monotonic() - began < 1, f"{demo.streaming} upstream connections of {half} that may stay"
+            # the slice shares its cores with other tests
+            assert time.monotonic() - began < (1 if FULL else 5), (
+                f"{demo.streaming} upstream connections of {half} that may stay"
+            )
             await asyncio.sleep(0.01)
         print(f"{STREAMS - half} clients left; their upstream connections closed in {time.monotonic() - began:.2f} s")
         assert all(reader.end["state"] == "finished" for reader in await asyncio.gather(*staying))

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,50 +17,17 @@ import pytest
 
 from levada.gateway.demo import SCENARIOS
 from levada.gateway.demo.scenarios import _MARKUP, Scenario
-from levada.turn import Turn
 from tests.gateway.serving import Running
+from tests.live.browsing import QUESTION, Visit, need_browser, turn_of, within
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-MISSING = " and ".join(
-    what for what, there in (("chromium", CHROMIUM), ("playwright", find_spec("playwright"))) if not there
-)
-if MISSING and "chromium" not in os.environ.get("LEVADA_REQUIRE", ""):
-    pytest.skip(f"needs {MISSING}", allow_module_level=True)
-
+need_browser()
 pytestmark = pytest.mark.xdist_group("screen")  # one browser, one process of the tests
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 VECTORS = Path(__file__).parents[1] / "conformance" / "sse.jsonl"
-QUESTION = "What is a levada, and where does its water go?"
-
-# Seen from outside the page: each batch of changes below an answer is one paint; long tasks as Chromium reports them.
-WATCH = """
-window.watched = {paints: [], tasks: [], texts: []};
-new PerformanceObserver((list) => {
-    for (const task of list.getEntries()) watched.tasks.push([task.startTime, task.duration]);
-}).observe({type: "longtask", buffered: true});
-new MutationObserver((changes) => {
-    const inside = changes.filter(({target}) => (target.nodeType === 1 ? target : target.parentElement)
-        ?.closest(".reply, .thoughts > div"));
-    if (!inside.length) return;
-    watched.paints.push(performance.now());
-    const reply = document.querySelector(".turn:last-child .reply");
-    if (watched.texts.length < 5000) watched.texts.push(reply ? reply.textContent : "");
-}).observe(document, {subtree: true, childList: true, characterData: true});
-"""
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Running]:
-    assert not MISSING, f"LEVADA_REQUIRE names chromium, and {MISSING} is missing"
     with Running() as running:
         yield running
 
@@ -81,96 +45,18 @@ def hasty() -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser(gateway: Running) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-class Visit:
-    """A person's visit of the page, and all that went wrong in it."""
-
-    def __init__(self, browser: Any, gateway: Running, **options: Any) -> None:
-        options = {"viewport": {"width": 1000, "height": 640}, **options}
-        self.context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-        self.context.set_default_timeout(25_000)
-        self.gateway = gateway
-        self.page = self.context.new_page()
-        self.wrong: list[str] = []
-        self.page.on("console", lambda message: self.wrong.append(f"console: {message.text}"))
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
-        self.page.on("request", self._request)
-        self.page.add_init_script(WATCH)
-        self.open()
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith(self.gateway.url + "/"):
-            self.wrong.append(f"outside request: {request.url}")
-
-    def open(self, fragment: str = "") -> None:
-        self.page.goto(f"{self.gateway.url}/{fragment}")
-        self.page.wait_for_selector("html[data-ready]")
-
-    def ask(self, name: str, question: str = QUESTION) -> None:
-        self.page.select_option("#upstream", name)
-        self.page.fill("#question", question)
-        self.page.press("#question", "Enter")
-
-    def wait(self, state: str, phase: str | None = None) -> None:
-        self.page.wait_for_selector(
-            f'.turn:last-child[data-state="{state}"]' + (f'[data-phase="{phase}"]' if phase else "")
-        )
-
-    def text(self, selector: str) -> str:
-        found = self.page.query_selector(f".turn:last-child {selector}")
-        return found.text_content() if found is not None else ""
-
-    def shown(self, selector: str) -> bool:
-        found = self.page.query_selector(f".turn:last-child {selector}")
-        return found is not None and found.is_visible()
-
-    def buttons(self) -> list[str]:
-        return [button.text_content() for button in self.page.query_selector_all(".turn:last-child button")]
-
-    def style(self, selector: str, name: str) -> str:
-        code = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
-        return str(self.page.evaluate(code, [f".turn:last-child {selector}", name]))
-
-
 @pytest.fixture
 def visit(browser: Any, gateway: Running) -> Iterator[Visit]:
-    made = Visit(browser, gateway)
+    made = Visit(browser, gateway.url)
     yield made
     made.context.close()
     assert made.wrong == []
 
 
-def turn_of(scenario: Scenario) -> Turn:
-    """Return what the turn itself makes of a scenario's stream."""
-    turn = Turn(scenario.dialect, profile=scenario.profile)
-    turn.head(scenario.status, scenario.content_type)
-    for piece in scenario.pieces()[: scenario.breaks_at]:
-        turn.feed(piece)
-    turn.eof(clean=scenario.breaks_at is None)
-    return turn
-
-
-def within(true: Callable[[], bool], seconds: float = 1.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.01)
-    return true()
-
-
 @pytest.fixture(scope="module")
 def one(browser: Any, hasty: Running) -> Iterator[Visit]:
     """Return a visit for all scenarios, one after the other."""
-    made = Visit(browser, hasty)
+    made = Visit(browser, hasty.url)
     yield made
     made.context.close()
 
@@ -229,9 +115,8 @@ class TestArriving:
         assert visit.buttons() == []
         assert visit.page.get_attribute(".turn:last-child .reply", "aria-busy") == "true"
         visit.wait("finished")
-        visit.page.wait_for_timeout(400)  # the look settles
-        assert visit.style(".reply", "borderLeftStyle") == "solid"
-        assert visit.style(".reply", "color") != draft
+        assert within(lambda: visit.style(".reply", "borderLeftStyle") == "solid")  # the look settles
+        assert within(lambda: visit.style(".reply", "color") != draft)
         assert visit.page.evaluate(f"{cursor}.content") in ("none", "normal")
         assert visit.page.get_attribute(".turn:last-child .reply", "aria-busy") == "false"
 
@@ -249,24 +134,24 @@ class TestArriving:
         assert all(after.startswith(before) for before, after in pairwise(texts))
 
     def test_two_thousand_deltas_a_second_are_25_paints_a_second(self, visit: Visit) -> None:
+        visit.count_cpu()
         visit.ask("fast")
         visit.wait("finished")
-        seen = visit.page.evaluate("watched")
-        paints = seen["paints"]
+        paints = visit.page.evaluate("watched.paints")
         seconds = (paints[-1] - paints[0]) / 1000
         assert seconds > 3.5
         assert len(paints) <= seconds * 25 + 3, f"{len(paints)} paints in {seconds:.1f} s"
-        assert len(paints) > seconds * 12, f"{len(paints)} paints in {seconds:.1f} s"
-        # alone none is reported, which would be 50 ms and more; the suite shares its two cores
-        assert max((took for began, took in seen["tasks"] if began > paints[0]), default=0) < 250
+        assert len(paints) > seconds * 5, f"{len(paints)} paints in {seconds:.1f} s"  # 24 a second on an idle machine
+        cpu_ms = visit.cpu_ms() / len(paints)
+        assert cpu_ms < 40, f"{cpu_ms:.1f} ms a paint: the page falls behind its own clock"
         assert visit.text(".reply") == turn_of(SCENARIOS["fast"]).answer
         # who looks at the end goes along with it
         assert visit.page.evaluate("innerHeight + scrollY >= document.documentElement.scrollHeight - 2")
 
 
 class TestEnds:
-    def test_a_cut_answer_is_an_error_that_says_so_and_can_be_tried_again(self, visit: Visit) -> None:
-        visit.gateway.demo.asked.clear()  # the next is the first: cut
+    def test_a_cut_answer_is_an_error_that_says_so_and_can_be_tried_again(self, visit: Visit, gateway: Running) -> None:
+        gateway.demo.asked.clear()  # the next is the first: cut
         visit.ask("cut-once")
         visit.wait("streaming", "answer")
         visit.wait("error")
@@ -294,14 +179,14 @@ class TestEnds:
         visit.wait("error")
         assert "Better after 7.0 s" in visit.text(".problem")
 
-    def test_ask_again_asks_the_same(self, visit: Visit) -> None:
+    def test_ask_again_asks_the_same(self, visit: Visit, gateway: Running) -> None:
         visit.ask("gemini")
         visit.wait("finished")
         first = visit.text(".reply")
         visit.page.click("text=Ask again")
         visit.page.wait_for_selector(".turn:nth-of-type(2)[data-state='finished']")
         assert (visit.text(".reply"), visit.text(".question")) == (first, QUESTION)
-        assert visit.gateway.demo.requests[-1] == {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
+        assert gateway.demo.requests[-1] == {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
 
     def test_the_next_question_can_be_asked_at_once(self, visit: Visit) -> None:
         visit.ask("refused", "one")
@@ -318,7 +203,7 @@ class TestEnds:
 
     def test_a_gateway_that_goes_away_is_a_cut_answer(self, browser: Any) -> None:
         with Running() as short:
-            visit = Visit(browser, short)
+            visit = Visit(browser, short.url)
             visit.ask("slow")
             visit.wait("streaming")
             short.stop()
@@ -333,7 +218,7 @@ class TestEnds:
 
 class TestCancelling:
     @pytest.mark.parametrize("way", ["button", "Escape"])
-    def test_it_stops_at_once_and_the_upstream_is_closed(self, visit: Visit, way: str) -> None:
+    def test_it_stops_at_once_and_the_upstream_is_closed(self, visit: Visit, gateway: Running, way: str) -> None:
         visit.ask("fast")
         visit.wait("streaming", "answer")
         if way == "button":
@@ -342,8 +227,8 @@ class TestCancelling:
             visit.page.keyboard.press("Escape")
         visit.wait("cancelled")
         text = visit.text(".reply")
-        assert within(lambda: visit.gateway.turns == 0)
-        assert within(lambda: visit.gateway.demo.open == 0)
+        assert within(lambda: gateway.turns == 0)
+        assert within(lambda: gateway.demo.open == 0)
         visit.page.wait_for_timeout(200)
         assert visit.text(".reply") == text != ""
         assert visit.text(".hint") == "incomplete, not an answer"
@@ -359,20 +244,20 @@ class TestCancelling:
         visit.wait("finished")
         assert visit.text(".reply") == turn_of(SCENARIOS["openai_chat"]).answer
 
-    def test_before_the_first_word(self, visit: Visit) -> None:
+    def test_before_the_first_word(self, visit: Visit, gateway: Running) -> None:
         visit.ask("slow")
         visit.wait("connecting")
         visit.page.keyboard.press("Escape")
         visit.wait("cancelled")
-        assert within(lambda: visit.gateway.demo.open == 0)
+        assert within(lambda: gateway.demo.open == 0)
 
-    def test_a_reload_closes_the_upstream_and_keeps_the_choice(self, visit: Visit) -> None:
+    def test_a_reload_closes_the_upstream_and_keeps_the_choice(self, visit: Visit, gateway: Running) -> None:
         visit.ask("slow")
         visit.wait("streaming")
         visit.page.reload()
         visit.page.wait_for_selector("html[data-ready]")
-        assert within(lambda: visit.gateway.turns == 0)
-        assert within(lambda: visit.gateway.demo.open == 0)
+        assert within(lambda: gateway.turns == 0)
+        assert within(lambda: gateway.demo.open == 0)
         assert visit.page.input_value("#upstream") == "slow"
         assert visit.page.query_selector(".turn") is None
 
@@ -414,7 +299,7 @@ class TestPerson:
 
     @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1000, "dark")])
     def test_nothing_is_wider_than_the_screen(self, browser: Any, gateway: Running, width: int, scheme: str) -> None:
-        visit = Visit(browser, gateway, viewport={"width": width, "height": 640}, color_scheme=scheme)
+        visit = Visit(browser, gateway.url, viewport={"width": width, "height": 640}, color_scheme=scheme)
         visit.ask("hostile", "averylongquestionwithoutanyspace" * 10)
         visit.wait("finished")
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -436,7 +321,7 @@ class TestHostile:
         assert "javascript:document.title='owned'" in visit.text(".sources")
 
     def test_the_policy_stops_what_would_get_through(self, browser: Any, gateway: Running) -> None:
-        visit = Visit(browser, gateway)
+        visit = Visit(browser, gateway.url)
         refused = visit.page.evaluate(
             """async () => {
                 const names = [];
@@ -505,7 +390,7 @@ def test_pictures(browser: Any, gateway: Running) -> None:
     def picture(
         name: str, options: dict[str, Any], scheme: str, scenario: str, *steps: Callable[[Visit], object]
     ) -> None:
-        visit = Visit(browser, gateway, color_scheme=scheme, **options)
+        visit = Visit(browser, gateway.url, color_scheme=scheme, **options)
         visit.ask(scenario)
         for step in steps:
             step(visit)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+DEMO_LINGER_S: Final = 30.0
 _EXTRA: Final = ("starlette", "uvicorn", "aiohttp")
 
 
@@ -80,4 +81,6 @@ async def _serve(config: Config, demo: bool, host: str, port: int) -> None:
         if demo:
             upstream = await stack.enter_async_context(DemoUpstream())
             config = replace(config, upstreams={**upstream.upstreams(), **config.upstreams})
+            if config.live.linger_s is None:  # so that a reload of the page is part of the demo
+                config = replace(config, live=replace(config.live, linger_s=DEMO_LINGER_S))
         await serve(config, listener, ready=lambda: click.echo(f"levada gateway on {url} (Ctrl-C ends it)"))

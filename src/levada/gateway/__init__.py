@@ -14,14 +14,26 @@ from levada.gateway.normal import HEADERS, NormalForm
 
 if TYPE_CHECKING:
     from levada.gateway.app import Gateway
-    from levada.gateway.config import Config, Limits, Upstream, load
+    from levada.gateway.config import Config, Limits, LiveSettings, Upstream, load
     from levada.gateway.server import listen, serve
 
-__all__ = ["HEADERS", "Config", "Frames", "Gateway", "Limits", "NormalForm", "Upstream", "listen", "load", "serve"]
+__all__ = [
+    "HEADERS",
+    "Config",
+    "Frames",
+    "Gateway",
+    "Limits",
+    "LiveSettings",
+    "NormalForm",
+    "Upstream",
+    "listen",
+    "load",
+    "serve",
+]
 
 _AT_FIRST_USE = {
     "Gateway": "levada.gateway.app",
-    **dict.fromkeys(("Config", "Limits", "Upstream", "load"), "levada.gateway.config"),
+    **dict.fromkeys(("Config", "Limits", "LiveSettings", "Upstream", "load"), "levada.gateway.config"),
     **dict.fromkeys(("listen", "serve"), "levada.gateway.server"),
 }
 

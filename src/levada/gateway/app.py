@@ -1,58 +1,49 @@
 """The gateway as an ASGI application: starts turns, tells them, cancels them.
 
 Rules this file keeps:
-- A turn lives as long as its client's request: a client that is gone or takes nothing closes its upstream.
+- A turn belongs to the gateway (producer.py); who asked reads the live log as everybody does (telling.py).
+- A turn is its owner's: to all others it does not exist.
 - Nothing grows without a limit: bodies, turns, what waits for a slow client (docs/gateway.md lists them).
-- Middleware is plain ASGI, so that a stream passes as it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from levada.errors import ProviderError, TransportError
+from levada.errors import ProviderError, TransportError, UsageError
 from levada.gateway import assets
+from levada.gateway.asking import parsed, read_body
 from levada.gateway.config import Config, Upstream
 from levada.gateway.frames import Frames
+from levada.gateway.guard import Guard
 from levada.gateway.normal import HEADERS
-from levada.lifecycle import State
+from levada.gateway.owners import Owner, owner_of
+from levada.gateway.producer import Producer
+from levada.gateway.refused import Refused
+from levada.gateway.telling import ABORT, Telling
+from levada.lifecycle import ENDS, State
+from levada.live import EntryGone, LiveLimit, LiveLog, LiveLogError, LiveLogUnavailable, UnknownEntry
 
 __all__ = ["ABORT", "Gateway"]
 
-# An extension of the scope, from server.py: a callable that drops the connection without waiting for what was written.
-ABORT: Final = "levada.abort"
-
-_REMEMBERED: Final = 1024  # turns that have ended, so that a late DELETE is no error
+_REMEMBERED: Final = 1024  # turns of this process that have ended, so that a late DELETE is no error
+_STOP_S: Final = 3.0  # how long DELETE waits for a producer elsewhere to have stopped
 
 _log = logging.getLogger("levada.gateway")
-
-
-class Refused(Exception):
-    """A request that starts no turn: the HTTP status, our word for it, and why."""
-
-    def __init__(self, status: int, type: str, message: str, **headers: str) -> None:
-        super().__init__(status, type, message)
-        self.status, self.type, self.message, self.headers = status, type, message, headers
-
-    def response(self) -> JSONResponse:
-        """Return the answer."""
-        body = {"error": {"type": self.type, "message": self.message}}
-        return JSONResponse(body, self.status, {name.replace("_", "-"): text for name, text in self.headers.items()})
 
 
 class Gateway:
@@ -60,31 +51,44 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.turns: dict[str, Frames] = {}
+        self.turns: dict[str, Producer] = {}  # those whose upstream this process reads
+        self.tellings: set[Telling] = set()
         self.draining = False
         self._busy: Counter[str] = Counter()  # turns by upstream
-        self._ended: deque[tuple[str, State]] = deque(maxlen=_REMEMBERED)
+        self._ended: deque[tuple[str, str, State]] = deque(maxlen=_REMEMBERED)  # turn, owner, how
         self._session: aiohttp.ClientSession | None = None
+        self._live: LiveLog | None = None
         routes = [
             Route("/turns", _Turns(self), methods=["POST"]),
+            Route("/turns/{turn}/events", _Events(self), methods=["GET"]),
             Route("/turns/{turn}", self._cancel, methods=["DELETE"]),
             Route("/healthz", self._health),
         ]
         if config.page:
             routes += [Route("/upstreams", self._upstreams), *assets.routes()]
-        guard = Middleware(_Guard, config.allowed_hosts, config.limits.max_header_bytes)
+        guard = Middleware(Guard, config.allowed_hosts, config.limits.max_header_bytes)
         self.app = Starlette(routes=routes, middleware=[guard], lifespan=self._lifespan)
 
+    @property
+    def live(self) -> LiveLog:
+        """The log of live turns. Raises Refused before the first and after the last request."""
+        if self._live is None:
+            raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
+        return self._live
+
     def close(self) -> None:
-        """Start no turn any more, and tell every open one that it ends here."""
+        """Start no turn any more, tell every open one that it ends here, and send other readers elsewhere."""
         self.draining = True
-        for frames in list(self.turns.values()):
-            frames.fail(TransportError("this gateway shuts down", type="shutdown", retryable=True))
+        for producer in list(self.turns.values()):
+            producer.frames.fail(TransportError("this gateway shuts down", type="shutdown", retryable=True))
+        for telling in self.tellings:
+            if telling.turn_id not in self.turns:
+                telling.stop()
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def start(self, name: str | None, request: Mapping[str, Any]) -> Frames:
-        """Return the frames of a new turn, counted until `end`. Raises Refused."""
+    async def start(self, name: str | None, request: Mapping[str, Any], owner: Owner) -> Producer:
+        """Start a turn; it goes on by itself. Raises Refused."""
         if self.draining:
             raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
         known = self.config.upstreams
@@ -101,22 +105,28 @@ class Gateway:
             upstream=name,
             timeouts=upstream.timeouts.timeouts(),
             interval_s=limits.interval_s,
-            heartbeat_s=limits.heartbeat_s,
         )
-        self.turns[frames.turn_id] = frames
+        producer = Producer(frames, owner.name, linger_s=self.config.live.lingers_s, ended=self._end)
+        self.turns[producer.turn_id] = producer
         self._busy[name] += 1
-        return frames
+        try:
+            producer.begin(await self.live.start(producer.turn_id, owner.name))
+        except BaseException:
+            self._forget(producer)
+            raise
+        return producer
 
-    def end(self, frames: Frames) -> None:
+    def _forget(self, producer: Producer) -> None:
+        del self.turns[producer.turn_id]
+        self._busy[producer.frames.upstream or ""] -= 1
+
+    def _end(self, producer: Producer) -> None:
         """Note that a turn is over and its upstream closed."""
-        if self.turns.pop(frames.turn_id, None) is None:
-            return
-        name = frames.upstream or ""
-        self._busy[name] -= 1
-        self._ended.append((frames.turn_id, frames.turn.state))
-        error = frames.turn.error
-        what = frames.turn.state.value if error is None else f"{error.kind} {error.type or ''}".rstrip()
-        _log.info("turn %s of %s: %s", frames.turn_id, name, what)
+        self._forget(producer)
+        self._ended.append((producer.turn_id, producer.owner, producer.state))
+        error = producer.frames.turn.error
+        what = producer.state.value if error is None else f"{error.kind} {error.type or ''}".rstrip()
+        _log.info("turn %s of %s: %s", producer.turn_id, producer.frames.upstream, what)
 
     @asynccontextmanager
     async def _open(
@@ -138,30 +148,71 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        timeout = aiohttp.ClientTimeout(total=None, connect=self.config.limits.connect_s)
+        limits, live = self.config.limits, self.config.live
+        timeout = aiohttp.ClientTimeout(total=None, connect=limits.connect_s)
         # no limit of connections: that of turns is one; no cookies: one client's are not another's
         connector = aiohttp.TCPConnector(limit=0)
         jar = aiohttp.DummyCookieJar()
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=jar) as self._session:
-            yield
-            self.close()
-            await asyncio.gather(*(frames.closed() for frames in self.turns.values()))
+        # not entered, which would wait for the store: while it is away, requests are told so
+        self._live = LiveLog.open(live.url, **live.options())
+        checking = asyncio.create_task(self._check(self._live))
+        try:
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=jar) as self._session:
+                yield
+                self.close()
+                if self.turns:  # a log that is away is not waited for
+                    closing = [asyncio.create_task(producer.closed()) for producer in self.turns.values()]
+                    await asyncio.wait(closing, timeout=limits.shutdown_s)
+        finally:
+            checking.cancel()
+            log, self._live = self._live, None
+            await log.aclose()
+
+    async def _check(self, log: LiveLog) -> None:
+        """Say in the log file what nobody would see before the first request."""
+        try:
+            await log.check()
+        except (LiveLogError, UsageError) as error:
+            _log.warning("turns cannot be started: %s", error)
 
     # -- small endpoints -------------------------------------------------------------------------------------------
 
     async def _cancel(self, request: Request) -> Response:
         turn_id = request.path_params["turn"]
-        frames = self.turns.get(turn_id)
-        if frames is not None:
-            frames.cancel()
-            await frames.closed()
-            state: State | None = frames.turn.state
-        else:
-            state = next((state for known, state in self._ended if known == turn_id), None)
-        if state is None:
-            return Refused(404, "unknown_turn", "there is no such turn").response()
-        closed = frames.upstream_closed if frames is not None else None
+        try:
+            owner = owner_of(request.headers, self.config.live.owner_header)
+            if owner is None:
+                raise _unknown()
+            state, closed = await self._stop(turn_id, owner.name)
+        except Refused as refused:
+            return refused.response()
+        except (LiveLogError, UsageError) as error:
+            return _refused(error).response()
         return JSONResponse({"turn": turn_id, "state": state.value, "upstream_closed": closed})
+
+    async def _stop(self, turn_id: str, owner: str) -> tuple[State, bool | None]:
+        """Stop a turn, here or elsewhere; return its state, and whether its upstream is known to be closed."""
+        producer = self.turns.get(turn_id)
+        if producer is not None and producer.owner == owner:
+            producer.frames.cancel()
+            await producer.closed()
+            return producer.state, producer.frames.upstream_closed
+        for known, whose, state in self._ended:
+            if (known, whose) == (turn_id, owner):
+                return state, None
+        state = await self.live.stop(turn_id, owner, by="DELETE")
+        if state not in ENDS:
+            now = await self.live.look(turn_id, owner)
+            state = now.state  # it may have stopped already
+        if state not in ENDS:
+            entries = self.live.read(turn_id, owner, after=now.last_id)
+            try:
+                async with asyncio.timeout(_STOP_S), aclosing(entries):
+                    async for entry in entries:
+                        state = entry.state or state
+            except TimeoutError:
+                pass  # it was asked
+        return state, None
 
     async def _health(self, _request: Request) -> Response:
         body = {"status": "draining" if self.draining else "ok", "turns": len(self.turns)}
@@ -172,149 +223,107 @@ class Gateway:
         known = self.config.upstreams.items()
         names = ("dialect", "profile", "title", "note", "group")
         rows = [{"name": name, **{field: getattr(upstream, field) for field in names}} for name, upstream in known]
-        return JSONResponse({"upstreams": rows}, headers={"cache-control": "no-store"})
+        live = {"linger_s": self.config.live.lingers_s, "heartbeat_s": self.config.limits.heartbeat_s}
+        return JSONResponse({"upstreams": rows, "live": live}, headers={"cache-control": "no-store"})
 
 
-class _Turns:
-    """POST /turns, as plain ASGI: it needs `receive` while it sends, to see the client go."""
+class _Stream:
+    """What both streams of a turn do, as plain ASGI: they need `receive` while they send, to see the client go."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limits = self._gateway.config.limits
         try:
-            body = await _read_body(scope, receive, limits.max_body_bytes, limits.body_s)
-            frames = self._gateway.start(*_parsed(body))
+            await self._answer(scope, receive, send, Headers(scope=scope))
         except Refused as refused:
             await refused.response()(scope, receive, send)
-            return
+        except (LiveLogError, UsageError) as error:
+            await _refused(error).response()(scope, receive, send)
         except ConnectionError:
-            return  # the client went before it had asked
-        telling = asyncio.create_task(self._tell(frames, scope, send))
-        leaving = asyncio.create_task(_wait_until_gone(receive))
+            pass  # the client went before it had asked
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        raise NotImplementedError
+
+    async def _tell(self, turn_id: str, owner: Owner, after: str, scope: Scope, receive: Receive, send: Send) -> bool:
+        gateway = self._gateway
+        producer = gateway.turns.get(turn_id)
+        leave = producer.read() if producer is not None else lambda: None
         try:
-            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if frames.ended:  # uvicorn calls a whole answer gone, too; the rest of the upstream's is still read
-                await asyncio.wait({telling})
-            if telling.done():
-                telling.result()
-        finally:
-            for task in (telling, leaving):
-                task.cancel()
+            entries = gateway.live.read(turn_id, owner.name, after)
+            telling = Telling(turn_id, entries, gateway.config.limits, owner.headers(), leave)
+            gateway.tellings.add(telling)
             try:
-                await frames.aclose()
+                await telling.run(scope, receive, send)
             finally:
-                self._gateway.end(frames)
+                gateway.tellings.discard(telling)
+        finally:
+            leave()
+        return telling.began
 
-    async def _tell(self, frames: Frames, scope: Scope, send: Send) -> None:
-        headers = {**HEADERS, "levada-turn": frames.turn_id}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        send_s = self._gateway.config.limits.send_s
+
+class _Turns(_Stream):
+    """POST /turns."""
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        gateway, limits = self._gateway, self._gateway.config.limits
+        body = await read_body(scope, receive, limits.max_body_bytes, limits.body_s)
+        owner = owner_of(headers, gateway.config.live.owner_header, make=True)
+        assert owner is not None  # it was made
+        producer = await gateway.start(*parsed(body), owner)
+        began = False
         try:
-            async with asyncio.timeout(send_s):
-                await send({"type": "http.response.start", "status": 200, "headers": raw})
-            async for frame in frames:
-                async with asyncio.timeout(send_s):
-                    await send({"type": "http.response.body", "body": frame, "more_body": not frames.ended})
-        except TimeoutError:
-            _log.info("turn %s: the client takes nothing; dropped", frames.turn_id)
-            frames.turn.cancel()
-            abort = scope.get("extensions", {}).get(ABORT)
-            if abort is not None:
-                abort()
+            began = await self._tell(producer.turn_id, owner, "", scope, receive, send)
+        finally:
+            if not began:
+                producer.frames.cancel()  # nobody knows its id
 
 
-class _Guard:
-    """Answers only what was meant for this gateway, and says on every answer what a browser may do with it.
+class _Events(_Stream):
+    """GET /turns/{turn}/events."""
 
-    A page of another site must not start turns: the Host has to be one of ours (a name of the attacker's own may point
-    to 127.0.0.1), and so has the Origin where there is one.
-    """
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        gateway, turn_id = self._gateway, scope["path_params"]["turn"]
+        owner = owner_of(headers, gateway.config.live.owner_header)
+        if owner is None:
+            raise _unknown()
+        # an EventSource that connects again says where it was in the header; its address is the first one's
+        after = headers.get("last-event-id") or QueryParams(scope["query_string"]).get("after", "")
+        known = await gateway.live.look(turn_id, owner.name, after)
+        if known.state in ENDS and after == known.last_id:
+            # nothing comes any more: 204 makes an EventSource stop asking
+            await Response(status_code=204, headers={"cache-control": "no-store"})(scope, receive, send)
+        elif gateway.draining and turn_id not in gateway.turns:
+            raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
+        elif scope["method"] == "HEAD":
+            await Response(headers={**HEADERS, "levada-turn": turn_id})(scope, receive, send)
+        else:
+            await self._tell(turn_id, owner, after, scope, receive, send)
 
-    def __init__(self, app: ASGIApp, allowed_hosts: tuple[str, ...], max_header_bytes: int) -> None:
-        self._app = app
-        self._max_header_bytes = max_header_bytes
-        self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._max_header_bytes:
-            # the server's own limit counts heads that come in pieces alone
-            await Refused(431, "too_large", "the head is too large", connection="close").response()(
-                scope, receive, send
+def _unknown() -> Refused:
+    return Refused(404, "unknown_turn", "there is no such turn, or it is another's, or it is no longer kept")
+
+
+def _refused(error: LiveLogError | UsageError) -> Refused:
+    """Return how a failure of the live log is answered."""
+    match error:
+        case LiveLogUnavailable():
+            return Refused(503, "live_log_unavailable", "the live log does not answer; try again", retry_after="1")
+        case LiveLimit():
+            return Refused(
+                503, "busy", f"as many turns are kept as the live log allows ({error.limit})", retry_after="1"
             )
-            return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "")
-        origin = headers.get(b"origin")
-        if "*" not in self._allowed and _without_port(host) not in self._allowed:
-            refused = Refused(421, "unknown_host", "this gateway does not answer to that name; see allowed_hosts")
-            await refused.response()(scope, receive, send)
-            return
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            await Refused(403, "foreign_origin", "a page of another origin may not ask").response()(
-                scope, receive, send
+        case EntryGone():
+            return Refused(
+                410, "gone", f"events after {error.after!r} are no longer kept, only those after {error.oldest}"
             )
-            return
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *assets.SECURITY_HEADERS]
-            await send(message)
-
-        await self._app(scope, receive, send_guarded)
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.lower().rpartition(":")
-    return name if colon and port.isdigit() else host.lower()
-
-
-def _parsed(body: bytes) -> tuple[str | None, dict[str, Any]]:
-    """Return the upstream's name and the request out of the body of POST /turns. Raises Refused."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refused(400, "bad_request", "the body is no JSON") from None
-    if not isinstance(document, dict) or not isinstance(document.get("request"), dict):
-        raise Refused(400, "bad_request", 'the body is an object with "request", an object, and "upstream", a name')
-    unknown = sorted(set(document) - {"upstream", "request"})
-    if unknown:
-        raise Refused(400, "bad_request", f"unknown field {unknown[0]!r:.100}")
-    name = document.get("upstream")
-    if name is not None and not isinstance(name, str):
-        raise Refused(400, "bad_request", "upstream is a name")
-    return name, document["request"]
-
-
-async def _read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    # no page can send this type to us unasked: the browser asks first, and is not answered
-    if headers.get(b"content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "bad_request", "content-type must be application/json")
-    too_large = Refused(413, "too_large", f"the body is larger than {limit} bytes", connection="close")
-    length = headers.get(b"content-length", "0")
-    if not length.isdigit() or len(length) > 18 or int(length) > limit:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionError
-                body += message.get("body", b"")
-                if len(body) > limit:
-                    raise too_large
-                if not message.get("more_body", False):
-                    return bytes(body)
-    except TimeoutError:
-        raise Refused(408, "timeout", f"the body did not come within {seconds:g} s", connection="close") from None
-
-
-async def _wait_until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        case UnknownEntry() if error.reason == "from the future":
+            return Refused(410, "gone", "the live log has lost the event of that id")
+        case UnknownEntry():
+            return Refused(400, "bad_request", f"that is no id of an event of this turn: it is {error.reason}")
+        case UsageError():
+            return Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
+        case _:
+            return _unknown()

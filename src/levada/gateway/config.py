@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +16,19 @@ from msgspec import Struct, field
 from levada.dialects import dialect_named, profile_named
 from levada.errors import UsageError
 from levada.io import Timeouts
+from levada.live.values import Options
 from levada.turn import DEFAULT_TURN_LIMIT, Turn
 
-__all__ = ["Config", "Limits", "Upstream", "load"]
+__all__ = ["Config", "Limits", "LiveSettings", "Upstream", "load"]
 
 # How each dialect's provider takes its key, and the field that asks it for a stream.
 _KEY_HEADERS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 _STREAM_FLAG: Final = frozenset({"openai_chat", "openai_responses", "anthropic"})
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_LIVE_URL: Final = re.compile(r"(memory|sqlite|redis|rediss|valkey|valkeys|unix)://")
+_KEPT_HERE: Final = re.compile(r"(memory|sqlite)://")
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -80,6 +85,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     `header_s`, `body_s`: for a request's head and body to come. `keep_alive_s`: of a connection without a request.
     `send_s`: a client that takes nothing for so long is dropped. `shutdown_s`: for the open turns to be told.
+    `drain_s`: before that, for them to end by themselves, while no turn is begun.
     """
 
     max_turns: int = 256
@@ -94,6 +100,73 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     heartbeat_s: float = 15.0
     interval_s: float = 0.04
     shutdown_s: float = 5.0
+    drain_s: float = 0.0
+
+
+class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where live turns are kept, and for how long. Times are in seconds.
+
+    `url`: `memory://` is this process's own; `redis://…` makes turns outlive the replica that serves their reader.
+    `linger_s`: how long a turn goes on without a reader; 0 closes its upstream at once; None is 0 in memory and 30
+    elsewhere. `keep_s`: how long an ended turn can be read; None is 300, or 1 where nothing lingers. `lease_s`: within
+    what time a producer that died is noticed; None is 60 in memory, which dies with it, and 5 elsewhere.
+    `owner_header`: a header, set by your own proxy, that says whose a turn is. The others: levada.live.LiveLog.open.
+    """
+
+    url: str = "memory://"
+    linger_s: float | None = None
+    keep_s: float | None = None
+    lease_s: float | None = None
+    patience_s: float | None = None
+    max_entries: int = 20_000
+    max_bytes: int = 16 * 1024 * 1024
+    prefix: str = "levada:live:"
+    cluster: bool = False
+    owner_header: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _LIVE_URL.match(self.url):
+            raise UsageError(
+                "live: url must begin with memory://, sqlite:///, redis://, rediss://, valkey:// or unix://"
+            )
+        if not _KEPT_HERE.match(self.url) and find_spec("redis") is None:
+            raise UsageError("live: this url needs redis: pip install 'levada[redis]'")
+        if self.linger_s is not None and not 0 <= self.linger_s <= 86_400:
+            raise UsageError(f"live: linger_s must be 0 to 86400 seconds, not {self.linger_s!r}")
+        if self.owner_header is not None and not _HEADER.fullmatch(self.owner_header):
+            raise UsageError("live: owner_header must be the name of a header")
+        try:
+            Options.of(self.options())
+        except UsageError as error:
+            raise UsageError(f"live: {error}") from error
+
+    @property
+    def lingers_s(self) -> float:
+        """How long a turn goes on without a reader."""
+        return self.linger_s if self.linger_s is not None else 0.0 if self._in_memory else 30.0
+
+    @property
+    def leases_s(self) -> float:
+        """Within what time a producer that died is noticed."""
+        # in memory a lease only runs out where the whole process stood still, and that is no death
+        return self.lease_s if self.lease_s is not None else 60.0 if self._in_memory else 5.0
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.url.startswith("memory:")
+
+    @property
+    def keeps_s(self) -> float:
+        """How long an ended turn can be read."""
+        return self.keep_s if self.keep_s is not None else 300.0 if self.lingers_s else 1.0
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of LiveLog.open."""
+        names = ("patience_s", "max_entries", "max_bytes", "prefix", "cluster")
+        return {"lease_s": self.leases_s, "keep_s": self.keeps_s, **{name: getattr(self, name) for name in names}}
+
+    def __repr__(self) -> str:
+        return f"<LiveSettings {self.url.partition(':')[0]}>"  # the rest may hold a password
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,6 +177,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     upstreams: dict[str, Upstream]
     limits: Limits = Limits()
+    live: LiveSettings = LiveSettings()
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     page: bool = True
     keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # header and value by upstream; never from the file
@@ -127,8 +201,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if upstream.max_turns < 1:
                 raise UsageError(f"upstream {name}: max_turns must be 1 or more")
         for name in self.limits.__struct_fields__:
-            if not getattr(self.limits, name) > 0:
-                raise UsageError(f"limits: {name} must be above 0, not {getattr(self.limits, name)!r}")
+            value = getattr(self.limits, name)
+            if not value > 0 and (name != "drain_s" or value != 0):
+                raise UsageError(f"limits: {name} must be above 0, not {value!r}")
 
 
 def load(path: str | Path, environ: Mapping[str, str] = os.environ) -> Config:

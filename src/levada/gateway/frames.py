@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Final
 
 from levada.errors import TransportError, TurnError, TurnTimeout
@@ -68,6 +68,13 @@ class Frames:
         # a generator, because asyncio closes one that was dropped
         return self._tell()
 
+    def batches(self) -> AsyncGenerator[list[tuple[str, str]], None]:
+        """Tell the turn as lists of events, type and JSON text of each, for a log (levada.live); no heartbeats.
+
+        In the place of the iterator: either is iterated once. Close it where it is left early.
+        """
+        return self._batches(None)
+
     @property
     def ended(self) -> bool:
         """Whether the frame that was taken last is the last one."""
@@ -104,21 +111,28 @@ class Frames:
             await asyncio.wait({self._reading})
 
     async def _tell(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._batches(self._heartbeat_s)) as batches:
+            async for events in batches:
+                assert self._form is not None  # made before the first batch
+                yield self._form.encoded(events) if events else KEEP_ALIVE
+
+    async def _batches(self, heartbeat_s: float | None) -> AsyncGenerator[list[tuple[str, str]], None]:
+        """Yield the events of one frame after the other, [] at each heartbeat."""
         loop = asyncio.get_running_loop()
         form = self._form = NormalForm(
             self.turn, turn_id=self.turn_id, now_ms=loop.time() * 1000, upstream=self.upstream
         )
         try:
             told_s = loop.time()
-            yield form.frame(told_s * 1000)
+            yield form.events(told_s * 1000)
             if self.turn.state not in ENDS:
                 self._reading = asyncio.create_task(self._read(form), name=f"levada turn {self.turn_id}")
             while not form.ended:
                 try:
-                    async with asyncio.timeout(self._heartbeat_s):
+                    async with asyncio.timeout(heartbeat_s):
                         await self._news.wait()
                 except TimeoutError:
-                    yield KEEP_ALIVE
+                    yield []
                     continue
                 wait_s = told_s + self._interval_s - loop.time()
                 if wait_s > 0 and not self._over.is_set():
@@ -127,9 +141,9 @@ class Frames:
                             await self._over.wait()
                 self._news.clear()
                 told_s = loop.time()
-                frame = form.frame(told_s * 1000)
-                if frame:
-                    yield frame
+                events = form.events(told_s * 1000)
+                if events:
+                    yield events
             if self._reading is not None:  # the rest of the body, so that the connection can be used again
                 await asyncio.wait({self._reading})
         finally:

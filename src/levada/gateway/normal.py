@@ -5,12 +5,12 @@ Rules this file keeps:
 - Within a frame the order is state, text, tool calls, references, citations, usage, finish, error, end.
 - `end` is the last event and comes once. A stream without it was cut: nothing before it confirms anything.
 
-Sans-IO: deltas in, the bytes of one frame out. Time comes in, in milliseconds of any clock that only goes forward.
+Sans-IO: deltas in, the events of one frame out. Time comes in, in milliseconds of any clock that only goes forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from levada.deltas import (
@@ -25,11 +25,12 @@ from levada.deltas import (
     Usage,
     UsageUpdate,
 )
+from levada.errors import TurnError
 from levada.lifecycle import ENDS, State
-from levada.sse import encode_comment, encode_json
+from levada.sse import encode_comment, encode_event, json_text
 from levada.turn import Turn
 
-__all__ = ["HEADERS", "KEEP_ALIVE", "NormalForm"]
+__all__ = ["HEADERS", "KEEP_ALIVE", "NormalForm", "ending", "error_event"]
 
 # What the answer to POST /turns says of itself: no cache keeps it, and nginx and its kin do not hold it back.
 HEADERS: Final = {
@@ -39,6 +40,7 @@ HEADERS: Final = {
 }
 KEEP_ALIVE: Final = encode_comment("keep-alive")
 
+_LONGEST: Final = 256 * 1024  # characters of text in one event: a log keeps events of some MiB, JSON may need six times
 _MERGE_AT: Final = 256  # pieces of text; a short str costs some 50 bytes more than its characters
 
 
@@ -134,10 +136,22 @@ class NormalForm:
                     pass  # for the next request, not for the screen
 
     def frame(self, now_ms: float) -> bytes:
-        """Return everything that waits, as the bytes of its events; b"" where nothing does."""
-        if self.ended:
-            return b""
+        """Return everything that waits, as the bytes of its events, numbered; b"" where nothing does."""
+        return self.encoded(self.events(now_ms))
+
+    def encoded(self, events: Iterable[tuple[str, str]]) -> bytes:
+        """Return the bytes of events, numbered on."""
         out: list[bytes] = []
+        for event, data in events:
+            self._number += 1
+            out.append(encode_event(data, event=event, id=str(self._number)))
+        return b"".join(out)
+
+    def events(self, now_ms: float) -> list[tuple[str, str]]:
+        """Return everything that waits as events: type and JSON text of each; [] where nothing waits."""
+        if self.ended:
+            return []
+        out: list[tuple[str, str]] = []
         state = self._turn.state
         if self._told is None:
             self._told = State.CONNECTING
@@ -151,7 +165,7 @@ class NormalForm:
         if state in ENDS:
             out += self._ending(state, now_ms)
             self._told = state
-        return b"".join(out)
+        return out
 
     # -- what waits ------------------------------------------------------------------------------------------------
 
@@ -200,10 +214,10 @@ class NormalForm:
 
     # -- telling it ------------------------------------------------------------------------------------------------
 
-    def _content(self) -> list[bytes]:
-        out = [self._text(run) for run in self._runs if run.replaced or any(run.pieces)]
+    def _content(self) -> list[tuple[str, str]]:
+        out = [event for run in self._runs if run.replaced or any(run.pieces) for event in self._text(run)]
         self._runs, self._growing = [], {}
-        out += [self._tool_call(index, self._calls[index]) for index in self._moved_calls]
+        out += [event for index in self._moved_calls for event in self._tool_call(index, self._calls[index])]
         self._moved_calls = {}
         out += [self._event("reference", _without_raw(reference)) for reference in self._references]
         out += [self._event("citation", _without_raw(citation)) for citation in self._citations]
@@ -217,36 +231,39 @@ class NormalForm:
         self._finishes = {}
         return out
 
-    def _text(self, run: _Run) -> bytes:
-        data = {"choice": run.choice, "channel": run.channel, "block": run.block, "text": "".join(run.pieces)}
-        if run.replaced:
-            return self._event("replaced", {**data, "reason": run.reason})
-        return self._event("text", data)
+    def _text(self, run: _Run) -> Iterator[tuple[str, str]]:
+        first, *more = _pieces("".join(run.pieces))
+        data = {"choice": run.choice, "channel": run.channel, "block": run.block, "text": first}
+        yield self._event("replaced", {**data, "reason": run.reason}) if run.replaced else self._event("text", data)
+        for text in more:
+            yield self._event("text", {**data, "text": text})
 
-    def _tool_call(self, index: int, call: _Call) -> bytes:
+    def _tool_call(self, index: int, call: _Call) -> Iterator[tuple[str, str]]:
         data: dict[str, Any] = {"index": index, "choice": call.choice, "block": call.block, "kind": call.kind}
-        data |= {"id": call.id, "name": call.name, "arguments": "".join(call.pieces), "complete": call.complete}
+        data |= {"id": call.id, "name": call.name}
+        *some, last = _pieces("".join(call.pieces))
         call.told_arguments = call.told_arguments or bool(call.pieces)
         call.told_complete = call.complete
         call.pieces = []
-        return self._event("tool_call", data)
+        for arguments in some:
+            yield self._event("tool_call", {**data, "arguments": arguments, "complete": False})
+        yield self._event("tool_call", {**data, "arguments": last, "complete": call.complete})
 
     def _failed_at_once(self, state: State) -> bool:
         """Say whether the turn ended badly before anything came: it never streamed then."""
         nothing = self._first_text_ms is None and not (self._calls or self._references or self._finishes or self._runs)
         return state in (State.ERROR, State.CANCELLED) and nothing
 
-    def _state(self, state: State) -> bytes:
+    def _state(self, state: State) -> tuple[str, str]:
         data: dict[str, Any] = {"state": state.value, "turn": self._turn_id}
         if self._told is State.CONNECTING and state is State.CONNECTING:
             data |= {"upstream": self._upstream, "dialect": self._turn.dialect, "profile": self._turn.profile}
         return self._event("state", data)
 
-    def _ending(self, state: State, now_ms: float) -> list[bytes]:
+    def _ending(self, state: State, now_ms: float) -> list[tuple[str, str]]:
         turn, error, out = self._turn, self._turn.error, []
         if error is not None:
-            names = ("kind", "type", "message", "retryable", "retry_after_s")
-            out.append(self._event("error", {name: getattr(error, name) for name in names}))
+            out.append(error_event(error))
         out.append(self._state(state))
         first_ms = self._first_text_ms
         end = {
@@ -266,10 +283,28 @@ class NormalForm:
         out.append(self._event("end", end))
         return out
 
-    def _event(self, event: str, data: dict[str, Any]) -> bytes:
-        self._number += 1
-        return encode_json(data, event=event, id=str(self._number))
+    def _event(self, event: str, data: dict[str, Any]) -> tuple[str, str]:
+        return event, json_text(data)
+
+
+def error_event(error: TurnError) -> tuple[str, str]:
+    """Return the event that says why there is no answer."""
+    names = ("kind", "type", "message", "retryable", "retry_after_s")
+    return "error", json_text({name: getattr(error, name) for name in names})
+
+
+def ending(turn_id: str, error: TurnError) -> list[tuple[str, str]]:
+    """Return the last events of a turn that nobody can tell to its end: `end` knows nothing but the state."""
+    names = ("finish_reason", "native_finish_reason", "model", "id", "characters", "tool_calls", "anomalies")
+    unknown = dict.fromkeys((*names, "first_text_ms", "total_ms"))
+    told = {"state": State.ERROR.value, "turn": turn_id}
+    return [error_event(error), ("state", json_text(told)), ("end", json_text({**unknown, **told}))]
 
 
 def _without_raw(value: Citation | Reference | Usage) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__ if name != "raw"}
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut text to what one event carries; at least one piece."""
+    return [text[at : at + _LONGEST] for at in range(0, len(text), _LONGEST)] or [""]

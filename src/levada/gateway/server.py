@@ -23,6 +23,8 @@ __all__ = ["Server", "listen", "serve"]
 
 _WRITE_BUFFER: Final = 32 * 1024  # bytes: what waits beyond it waits in the turn, where text merges into one frame
 
+_TICK_S: Final = 0.1
+
 
 class _Protocol(H11Protocol):
     """uvicorn's HTTP/1.1, which also drops a client that does not end its head, and lets the application drop one."""
@@ -115,7 +117,11 @@ class Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell the turns, then let uvicorn wait for their connections."""
+        """Let turns end for a while, tell the others, then let uvicorn wait for their connections."""
+        self.gateway.draining = True
+        ends_s = asyncio.get_running_loop().time() + self.gateway.config.limits.drain_s
+        while self.gateway.turns and asyncio.get_running_loop().time() < ends_s and not self.force_exit:
+            await asyncio.sleep(_TICK_S)
         self.gateway.close()
         await super().shutdown(sockets)
 

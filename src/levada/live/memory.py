@@ -50,6 +50,11 @@ class _Turn:
     end: End | None = None
     stop: str | None = None
     watched_s: float | None = None
+    held: int = 0  # by logs whose readers are here
+
+    def is_over(self, now_s: float) -> bool:
+        """Say whether it is kept no longer."""
+        return now_s > self.keep_ends_s and not self.held
 
 
 class _Shelf:
@@ -74,6 +79,8 @@ class MemoryStore:
         self._options = options
         self._shelf = _NAMED.setdefault(name, _Shelf()) if name else _Shelf()
         self._shelf.stores.add(self)
+        self._held: dict[str, _Turn] = {}
+        self.topics.watch, self.topics.unwatch = self._hold, self._let_go
 
     async def check(self) -> None:
         return
@@ -158,9 +165,20 @@ class MemoryStore:
                     topic.asked_to_stop(turn.stop)
         return turn.end
 
+    def _hold(self, turn_id: str) -> None:
+        """Keep a turn as long as somebody here reads it, however slowly."""
+        turn = self._get(turn_id, time.monotonic())
+        if turn is not None:
+            turn.held += 1
+            self._held[turn_id] = turn
+
+    def _let_go(self, turn_id: str) -> None:
+        if (turn := self._held.pop(turn_id, None)) is not None:
+            turn.held -= 1
+
     def _get(self, turn_id: str, now_s: float) -> _Turn | None:
         turn = self._shelf.turns.get(turn_id)
-        if turn is not None and now_s > turn.keep_ends_s:
+        if turn is not None and turn.is_over(now_s):
             del self._shelf.turns[turn_id]
             return None
         return turn
@@ -205,7 +223,7 @@ class MemoryStore:
         if now_s - shelf.swept_s < SWEEP_EVERY_S and len(shelf.turns) < self._options.max_turns:
             return
         shelf.swept_s = now_s
-        for turn_id in [turn_id for turn_id, turn in shelf.turns.items() if now_s > turn.keep_ends_s]:
+        for turn_id in [turn_id for turn_id, turn in shelf.turns.items() if turn.is_over(now_s)]:
             del shelf.turns[turn_id]
 
 

@@ -1,15 +1,17 @@
 // The page: asks the gateway, shows one turn after the other.
 
-import { eventsOf } from "./events.js";
+import { follow, forget, keep, kept, refusal, stop } from "./live.js";
 import { toTheEnd, TurnView } from "./turn.js";
 
 const MOST_TURNS = 30;   // on the page; older ones go
 const DEMO_QUESTION = "What is a levada?";   // a recorded stream answers anything
-const [log, welcome, announcer, form, upstream, note, question, send, stop] =
+const [log, welcome, announcer, form, upstream, note, question, send, stopButton] =
   ["log", "welcome", "announcer", "ask", "upstream", "note", "question", "send", "stop"].map((id) => document.getElementById(id));
 
 let known = new Map();
-let running = null;   // {view, controller}
+let live = { linger_s: 0, heartbeat_s: 15 };   // what the gateway says of its turns
+let running = null;   // {view, controller, turn}
+let owner = null;     // whose turns these are: a token, once the gateway has given one
 
 const announce = (words) => { announcer.textContent = words; };
 
@@ -26,44 +28,63 @@ function requestFor(dialect, text) {
 
 async function run(view, name, text) {
   const controller = new AbortController();
-  const mine = (running = { view, controller });
-  const over = () => { if (running === mine) rest(); };
-  send.hidden = true;
-  stop.hidden = false;
+  const mine = begin(view, controller);
   try {
     const response = await fetch("turns", {
       method: "POST",
-      headers: { "content-type": "application/json", accept: "text/event-stream" },
+      headers: { "content-type": "application/json", accept: "text/event-stream", ...(owner ? { "levada-owner": owner } : {}) },
       body: JSON.stringify({ upstream: name, request: requestFor(known.get(name)?.dialect, text) }),
       signal: controller.signal,
     });
     view.id = response.headers.get("levada-turn");
-    if (!response.ok) {
-      const body = await response.json().catch(() => ({}));
-      view.fail({ kind: "gateway", type: body.error?.type ?? `HTTP ${response.status}`, message: body.error?.message });
-    } else {
-      for await (const event of eventsOf(response)) {
-        view.take(event);
-        if (view.ended) over();   // the next question need not wait until the connection is done
-      }
-      view.close();
+    owner = response.headers.get("levada-owner") ?? owner;
+    if (!response.ok) view.fail({ kind: "gateway", ...(await refusal(response)) });
+    else {
+      mine.turn = { id: view.id, owner, upstream: name, question: text, began: Date.now(), last: "" };
+      if (live.linger_s) keep(mine.turn);
+      await follow(mine.turn, view, response, live, controller.signal);
     }
-  } catch (error) {
+  } catch {
     // after a stop this is the abort, and the view has ended already
-    view.fail({ kind: view.id ? "truncated" : "transport", message: "the gateway could not be reached, or went away" });
+    view.fail({ kind: "transport", message: "the gateway could not be reached, or went away" });
   } finally {
-    over();
+    over(mine);
   }
 }
 
-function rest() {
-  running = null;
-  send.hidden = false;
-  stop.hidden = true;
+/** Go on with the turn that ran when the page was left. */
+async function resume(turn) {
+  const view = show(turn.upstream, turn.question);
+  view.resumed(turn.began);
+  view.id = turn.id;
+  owner = turn.owner ?? owner;
+  const controller = new AbortController();
+  const mine = begin(view, controller);
+  mine.turn = turn;
+  try {
+    await follow(turn, view, null, live, controller.signal);
+  } finally {
+    over(mine);
+  }
 }
 
-function ask(name, text) {
-  if (running) return;
+function begin(view, controller) {
+  const mine = (running = { view, controller, turn: null });
+  view.onEnd = () => over(mine);   // the next question need not wait until the connection is done
+  send.hidden = true;
+  stopButton.hidden = false;
+  return mine;
+}
+
+function over(mine) {
+  if (running !== mine) return;
+  running = null;
+  forget();
+  send.hidden = false;
+  stopButton.hidden = true;
+}
+
+function show(name, text) {
   welcome.hidden = true;
   const view = new TurnView(text, {
     announce,
@@ -73,20 +94,24 @@ function ask(name, text) {
   log.append(view.element);
   while (log.querySelectorAll(".turn").length > MOST_TURNS) log.querySelector(".turn").remove();
   toTheEnd();
-  run(view, name, text);
+  return view;
+}
+
+function ask(name, text) {
+  if (!running) run(show(name, text), name, text);
 }
 
 function cancel() {
   if (!running) return;
-  const { view, controller } = running;
-  rest();
-  view.cancel();
+  const mine = running;
+  over(mine);
+  mine.view.cancel();
   question.focus();
-  if (!view.id) return controller.abort();
+const left = kept();
+if (left) resume(left);
+  if (!mine.turn) return mine.controller.abort();
   // the gateway is told, and the connection goes in every case
-  fetch(`turns/${encodeURIComponent(view.id)}`, { method: "DELETE", keepalive: true })
-    .catch(() => {})
-    .finally(() => controller.abort());
+  stop(mine.turn, live).finally(() => mine.controller.abort());
 }
 
 function fit() {
@@ -120,11 +145,12 @@ document.addEventListener("keydown", (event) => {
     cancel();
   }
 });
-stop.addEventListener("click", cancel);
+stopButton.addEventListener("click", cancel);
 upstream.addEventListener("change", choose);
-window.addEventListener("pagehide", () => running?.controller.abort());
+window.addEventListener("pagehide", () => { if (!live.linger_s) running?.controller.abort(); });
 
-const { upstreams } = await (await fetch("upstreams")).json();
+const { upstreams, ...said } = await (await fetch("upstreams")).json();
+live = { ...live, ...said.live };
 known = new Map(upstreams.map((one) => [one.name, one]));
 const groups = new Map();
 for (const one of upstreams) {
@@ -141,3 +167,5 @@ if (known.has(wanted)) upstream.value = wanted;
 choose();
 document.documentElement.dataset.ready = "true";
 question.focus();
+const left = kept();
+if (left) resume(left);

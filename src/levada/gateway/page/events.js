@@ -50,14 +50,14 @@ export class EventParser {
   }
 }
 
-/** Yield the events of a fetch() response as they arrive. */
-export async function* eventsOf(response) {
+/** Yield the events of a fetch() body's reader as they arrive. `awake` is called for whatever comes. */
+export async function* eventsOf(reader, awake = () => {}) {
   const parser = new EventParser();
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });  // keeps the mark: the parser knows where it counts
-  const reader = response.body.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
+      awake();
       yield* parser.feed(done ? decoder.decode() : decoder.decode(value, { stream: true }));
       if (done) return;
     }

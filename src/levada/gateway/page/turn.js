@@ -43,6 +43,8 @@ export class TurnView {
   #clock = new PaintClock(() => this.#paint());
   #ticker = 0;
   #dirty;   // what else than text is to be painted
+  #lost = 0;   // the timer of the hint that says so
+  onEnd = () => {};
 
   /** `again`, `retry`: what the buttons do. `announce`: says a state to who cannot see it. */
   constructor(question, { again, retry, announce }) {
@@ -58,12 +60,15 @@ export class TurnView {
   /** Begin, or begin again: the draft is emptied first, so that two attempts never mix. */
   begin() {
     this.#clock.stop();
+    clearTimeout(this.#lost);
+    this.#lost = 0;
     clearInterval(this.#ticker);
     this.state = "connecting";
     this.id = null;
     this.started = performance.now();
     this.firstText = null;
     this.usage = null;
+    this.error = null;
     this.end = null;
     this.flows = new Map();   // "choice channel" → TextFlow
     this.calls = new Map();
@@ -73,10 +78,11 @@ export class TurnView {
     delete this.element.dataset.phase;
     this.word = make("strong");
     this.hint = make("span", { className: "hint" });
+    this.lost = make("span", { className: "lost", textContent: "reconnecting…", hidden: true });
     this.time = make("span", { className: "time" });
     this.sign = make("span", { className: "sign" });
     this.sign.setAttribute("aria-hidden", "true");
-    this.status = make("header", { className: "status" }, this.sign, this.word, this.hint, this.time);
+    this.status = make("header", { className: "status" }, this.sign, this.word, this.hint, this.lost, this.time);
     this.thoughts = make("div");
     this.summary = make("summary", { textContent: "Thinking…" });
     this.reasoning = make("details", { className: "thoughts", open: true, hidden: true }, this.summary, this.thoughts);
@@ -94,6 +100,27 @@ export class TurnView {
     this.#show("connecting");
     this.#tick();
     this.#ticker = setInterval(() => this.#tick(), 500);
+  }
+
+  /** It began on a page that was left, at `began` of Date.now(). */
+  resumed(began) {
+    this.started -= Math.max(0, Date.now() - began);
+    this.replayed = true;
+    this.#tick();
+  }
+
+  /** Whether events can come. What stands there stays; a word beside it says so once it takes longer than a moment. */
+  connected(yes) {
+    if (yes === !this.#lost || this.ended) return;
+    clearTimeout(this.#lost);
+    this.#lost = yes ? 0 : setTimeout(() => this.#reconnecting(true), 400);
+    if (yes) this.#reconnecting(false);
+  }
+
+  #reconnecting(yes) {
+    this.element.toggleAttribute("data-reconnecting", yes);
+    this.lost.hidden = !yes;
+    if (yes) this.#announce("The connection was lost. Reconnecting.");
   }
 
   get ended() {
@@ -153,7 +180,7 @@ export class TurnView {
 
   /** The stream is over; without its `end` it was cut, whatever had come. */
   close() {
-    if (!this.ended) this.fail({ kind: "truncated", message: "the gateway's stream ended without its last event" });
+    if (!this.ended) this.fail(this.error ?? { kind: "truncated", message: "the gateway's stream ended without its last event" });
   }
 
   fail(error) {
@@ -215,7 +242,10 @@ export class TurnView {
   #settle() {
     this.#clock.stop();
     clearInterval(this.#ticker);
+    this.connected(true);
     this.total = performance.now() - this.started;
+    if (this.replayed && this.end?.first_text_ms != null) this.firstText = this.end.first_text_ms;
+    queueMicrotask(this.onEnd);   // once it shows its end
   }
 
   // -- what is seen ---------------------------------------------------------------------------------------------------
