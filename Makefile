@@ -19,7 +19,7 @@ JOBS ?= 2   # processes that run tests
 CHECKED := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test page load replicas cuts bench fuzz lint wheel clean setup
+.PHONY: help demo test page load replicas cuts livelog bench fuzz lint wheel clean setup
 
 help:             ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -73,6 +73,9 @@ replicas: $(VENV)/levada.stamp   ## 200 turns at once through two gateways over 
 cuts: $(VENV)/bench.stamp   ## cut every recording off at every byte, and cut it in two everywhere (long)
 	LEVADA_CUTS=all $(PY) -m pytest -n $(JOBS) tests/turn/test_recordings.py
 
+livelog: $(VENV)/levada.stamp   ## live turns: every random test 50 times (long)
+	LEVADA_LIVELOG=long LEVADA_REQUIRE=redis $(PY) -m pytest -n $(JOBS) tests/livelog
+
 lint: $(VENV)/levada.stamp   ## ruff, ruff format and mypy --strict
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -80,6 +83,7 @@ lint: $(VENV)/levada.stamp   ## ruff, ruff format and mypy --strict
 
 bench: $(VENV)/bench.stamp   ## the table of ratios against other libraries
 	$(PY) -m benchmarks
+	$(PY) -m benchmarks.live
 
 fuzz: $(VENV)/levada.stamp   ## sanitizers and differential fuzzing
 	$(PY) tests/fuzz/run.py

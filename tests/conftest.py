@@ -7,6 +7,7 @@ LEVADA_HYPOTHESIS: "quick" (default; fixed seed) or "big" (more examples, a new 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +38,8 @@ settings.load_profile(os.environ.get("LEVADA_HYPOTHESIS", "quick"))
 
 def pytest_configure() -> None:
     """Refuse to run where a source of the extension is newer than the extension: stale code is never tested."""
+    # A shell's background job ignores SIGINT, and so would the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "cython" not in BACKENDS:
         return
     try:

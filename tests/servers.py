@@ -140,8 +140,8 @@ def running_redis(*options: str) -> Iterator[RedisServer]:
     """Give a Redis of the test's own, which it may kill and start again."""
     with server_folder() as folder:
         server = RedisServer(folder, *options)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()
@@ -152,8 +152,8 @@ def running_postgres() -> Iterator[PostgresServer]:
     """Give a PostgreSQL of the test's own, which it may kill and start again."""
     with server_folder() as folder:
         server = PostgresServer(folder)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()

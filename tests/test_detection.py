@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from functools import cache
 from pathlib import Path
@@ -16,10 +15,9 @@ from hypothesis import strategies as st
 import levada
 from levada import Detected, detect
 from levada.detection import MOST_BYTES, Document
+from tests.shared import RECORDED
 
 HERE = Path(__file__).parent
-SHARED = Path(os.environ.get("LEVADA_SHARED") or HERE.parents[1] / "shared")
-RECORDED = SHARED / "recorded"
 LISTING = RECORDED / "expected.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in LISTING.read_text().splitlines()] if LISTING.exists() else []
 OURS = ("openai_chat", "openai_responses", "anthropic", "gemini")

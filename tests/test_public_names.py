@@ -15,13 +15,13 @@ NAMES = [
     "Anomalies", "Anomaly", "AsyncReview", "BACKEND", "BACKEND_REASON", "Blocked", "Cancelled", "Choice",
     "Citation", "Comment", "CumulativeText", "DIALECTS", "Delta", "Detected", "Event", "EventParser",
     "EventTooLarge", "Finish", "FinishedTurn", "Gate", "HoldGate", "Incomplete", "JsonArray", "JsonLines",
-    "LevadaError", "LiveLog", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES", "PaintClock",
-    "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder", "Retry", "Review",
-    "RunRecord", "Sentence", "SentenceGate", "State", "StopButton", "Stray", "StreamError", "TextDelta",
-    "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta", "TransportError",
-    "TransportRewound", "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage", "UsageError", "UsageUpdate",
-    "Utf8Decoder", "__version__", "aiter_events", "detect", "encode_comment", "encode_event", "encode_json",
-    "iter_events", "run_turn", "run_turn_sync",
+    "LevadaError", "LiveLog", "MalformedPayload", "NotFinished", "Opaque", "OpenGate", "Outcome", "PROFILES",
+    "PaintClock", "Painter", "Part", "Profile", "ProtocolError", "ProviderError", "Reference", "Remainder",
+    "Retry", "Review", "RunRecord", "Sentence", "SentenceGate", "State", "StopButton", "Stray", "StreamError",
+    "TextDelta", "TextReplaced", "ThreadPainter", "Timeouts", "TooLarge", "ToolCall", "ToolCallDelta",
+    "TransportError", "TransportRewound", "Truncated", "Turn", "TurnError", "TurnTimeout", "Usage",
+    "UsageError", "UsageUpdate", "Utf8Decoder", "__version__", "aiter_events", "detect", "encode_comment",
+    "encode_event", "encode_json", "iter_events", "run_turn", "run_turn_sync",
 ]  # fmt: skip
 
 

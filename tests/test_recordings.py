@@ -1,14 +1,12 @@
 """Recorded streams of real providers: as many events, items or lines as the recording is known to hold, in any cut.
 
-The recordings belong to others and are not part of this repository; LEVADA_RECORDED says where they are.
+The recordings belong to others and are not part of this repository; see tests/shared.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from itertools import chain
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -17,14 +15,14 @@ import pytest
 
 from levada import JsonLines
 from tests.oracle import Item, read
+from tests.shared import RECORDED
 from tests.wire import bytewise, cut_at, plain
 
-RECORDED = Path(os.environ.get("LEVADA_RECORDED") or Path(__file__).parents[2] / "shared" / "recorded")
 EXPECTED = RECORDED / "expected.jsonl"
 RECORDINGS = [json.loads(line) for line in EXPECTED.read_text("utf-8").splitlines()] if EXPECTED.is_file() else []
 
 if not RECORDINGS:
-    pytest.skip(f"no recordings at {RECORDED}; set LEVADA_RECORDED", allow_module_level=True)
+    pytest.skip(f"no recordings at {RECORDED}; set LEVADA_SHARED", allow_module_level=True)
 
 
 def recordings(suffix: str) -> pytest.MarkDecorator:

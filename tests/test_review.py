@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -37,6 +38,14 @@ def times_out_itself(sentence: Sentence) -> Verdict:
     raise TimeoutError
 
 
+class Panic(BaseException):
+    """As a library in Rust raises it: no Exception."""
+
+
+def panics(sentence: Sentence) -> Verdict:
+    raise Panic(sentence.text)
+
+
 def says_nothing(sentence: Sentence) -> Any:
     return None
 
@@ -44,6 +53,7 @@ def says_nothing(sentence: Sentence) -> Any:
 FAILURES = {
     "raises": (raises, "the reviewer raised RuntimeError"),
     "times out itself": (times_out_itself, "the reviewer raised TimeoutError"),
+    "panics": (panics, "the reviewer raised Panic"),
     "says nothing": (says_nothing, "the reviewer gave no verdict but NoneType"),
 }
 each_failure = pytest.mark.parametrize(("reviewer", "reason"), FAILURES.values(), ids=FAILURES)
@@ -94,6 +104,14 @@ class TestReview:
 
         assert Review(SentenceGate(), review, timeout_s=None).feed(TEXT) == [Blocked(0)]
         assert asked == [0]
+
+    def test_a_reviewer_that_exits_ends_its_thread_alone(self) -> None:
+        def review(sentence: Sentence) -> Verdict:
+            raise SystemExit(1)
+
+        assert Review(OpenGate(), review).feed("secret") == [Blocked(0, "the reviewer raised SystemExit")]
+        with pytest.raises(SystemExit):  # without a limit it is called in our own thread, which it may end
+            Review(OpenGate(), review, timeout_s=None).feed("secret")
 
     def test_what_the_provider_replaces_is_taken_back_and_reviewed(self) -> None:
         driver = Review(OpenGate(), verdict_on)
@@ -158,6 +176,29 @@ class TestAsyncReview:
             return await driver.replace("Two ")
 
         assert asyncio.run(main()) == [Replaced(0, ""), Replaced(1, "TWO ")]
+
+    def test_a_verdict_that_comes_too_late_releases_nothing(self) -> None:
+        async def outlives_its_cancellation(sentence: Sentence) -> Verdict:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+            ended.append(sentence.n)
+            return release
+
+        async def play() -> list[Decision]:
+            decisions = await AsyncReview(OpenGate(), outlives_its_cancellation, timeout_s=0.01).feed("secret")
+            assert ended == []  # nor is it waited for
+            return decisions
+
+        ended: list[int] = []
+        assert asyncio.run(play()) == [Blocked(0, "the reviewer gave no verdict in 0.01 s")]
+        assert ended == [0]
+
+    def test_a_reviewer_that_cancels_itself_blocks(self) -> None:
+        async def review(sentence: Sentence) -> Verdict:
+            raise asyncio.CancelledError
+
+        driver = AsyncReview(OpenGate(), review)
+        assert asyncio.run(driver.feed("secret")) == [Blocked(0, "the reviewer was cancelled")]
 
     def test_cancelling_ends_the_reviewers_and_releases_nothing(self) -> None:
         async def main() -> None:

@@ -49,6 +49,7 @@ from tests.turned import run
 TEXT = "One is here. Two is here. Three."
 SECRET = "Dr. Ana said so."
 QUICK = Retry(backoff_s=0.5, jitter=0)
+ALWAYS = Retry(backoff_s=0, when="empty_draft")
 
 
 def event(**delta: Any) -> bytes:
@@ -408,6 +409,11 @@ class TestOpening:
 
         with pytest.raises(TransportError, match="cancelled its own reading"):
             run(run_turn(opening, "openai_chat", retry=Retry(when="never")))
+
+    def test_so_is_a_stream_that_cancels_itself(self) -> None:
+        stage = Stage([*chat("half", end=False), asyncio.CancelledError()], chat("whole"), retry=ALWAYS)
+        assert stage.run().released == "whole"
+        assert stage.records[0].error_kind == "transport"
 
     def test_the_context_manager_is_left_also_when_reading_fails(self) -> None:
         left: list[str] = []
@@ -946,7 +952,7 @@ class TestOnError:
                 stage.run()
             assert stage.commits == []
             assert stage.records[0].exception == "KeyError"
-            assert stage.painted == ["The answer was stopped."]
+            assert stage.painted == ["The answer could not be completed."]
 
 
 class TestRecords:
@@ -1052,3 +1058,73 @@ def test_a_case_from_the_field(case: dict[str, Any]) -> None:
     assert len(stage.commits) == expect.pop("committed", True)
     assert stage.seen.count(("clear",)) == expect.pop("resets", 0)
     assert expect == {}, "nobody checks these"
+
+
+class TestWhatAStrangerTried:
+    """Each of these lost an answer, or its promise, once."""
+
+    @pytest.mark.parametrize("again", [1, 2, 5])
+    def test_whoever_cancels_again_waits_for_the_commit_as_well(self, again: int) -> None:
+        async def play() -> None:
+            stage = Stage(chat("x"), commit=commit)
+            task = asyncio.create_task(stage.play())
+            await begun.wait()
+            for _ in range(again):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert ended == ["committed"]
+            assert [record.committed for record in stage.records] == [True]
+
+        async def commit(outcome: Outcome) -> None:
+            begun.set()
+            await asyncio.sleep(0.2)
+            ended.append("committed")
+
+        begun, ended = asyncio.Event(), list[str]()
+        run(play())
+
+    def test_of_a_commit_that_was_cut_off_nobody_says_how_it_ended(self) -> None:
+        async def commit(outcome: Outcome) -> None:
+            raise asyncio.CancelledError
+
+        stage = Stage(chat("x"), commit=commit)
+        with pytest.raises(RuntimeError, match="commit was cancelled"):
+            run(stage.play())
+        assert [record.committed for record in stage.records] == [None]
+
+    def test_a_stop_before_the_run_sends_no_request(self) -> None:
+        async def play() -> Stage:
+            button = StopButton()
+            button.set("the person")
+            stage = Stage(chat("x"), cancel=button)
+            with pytest.raises(Cancelled, match="by the person; its upstream is closed"):
+                await stage.play()
+            return stage
+
+        stage = run(play())
+        assert stage.source.opened_s == []
+        assert stage.seen == [("finish", "The answer was stopped.")]
+
+    @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+    @pytest.mark.parametrize("what", ["offer", "finish"])
+    def test_a_painter_that_raises_costs_no_answer(
+        self, what: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(text: str) -> None:
+            raise error
+
+        stage = Stage([*chat("One ", end=False), 0.1, *chat("two")])
+        setattr(stage, what, broken)
+        assert stage.run().committed == "stored"
+        assert [record.getMessage() for record in caplog.records] == [
+            "the painter raised; the run goes on, and logs no more of it"
+        ]
+
+    @pytest.mark.parametrize("odd", [lambda error, kept: 1 / 0, lambda error, kept: None])
+    def test_no_draft_is_left_on_the_screen_whatever_error_text_does(self, odd: Any) -> None:
+        stage = Stage(chat("half", end=False), error_text=odd, retry=Retry(when="never"))
+        error = stage.fails()
+        assert stage.seen[-1] == ("finish", "The answer was cut off. Please try again.")
+        assert error.__notes__[-1].startswith("levada: error_text ")

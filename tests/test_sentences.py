@@ -35,6 +35,10 @@ def before_the_end(text: str, *languages: str) -> list[str]:
     return [sentence for at, sentence, _ in places(text, languages or ("en",)) if at >= 0]
 
 
+class PanicException(BaseException):  # the name that pyo3 gives it
+    pass
+
+
 class TestConfirmation:
     """A boundary counts once what follows confirms it."""
 
@@ -132,6 +136,24 @@ class TestWhatIsNoBoundary:
 
     def test_a_period_before_lower_case_or_a_digit(self) -> None:
         assert cut("Ver p. ex. este, pág. 3 e art. 5. Fim.", "pt") == ["Ver p. ex. este, pág. 3 e art. 5. ", "Fim."]
+
+    @pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2003", "\u2028", "\u3000", " \u00a0", "\n\u00a0"])
+    def test_a_wide_space_before_a_period(self, space: str) -> None:
+        """sentencex 1.0.32 panics at a capital letter before it."""
+        text = f"Take vitamin C{space}. Then rest. "
+        assert "".join(cut(text)) == text
+        assert cut(text)[-1] == "Then rest. "
+
+    def test_what_sentencex_panics_at_has_no_boundaries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def panic(language: str, text: str) -> list[str]:
+            raise PanicException
+
+        cutter = SentenceCutter(("en",), 20)
+        monkeypatch.setattr(cutter, "_segment", panic)
+        text = "One. Two. Three. Four. Five. Six."
+        pieces = [piece for piece, _ in cutter.feed(text) + cutter.close()]
+        assert "".join(pieces) == text
+        assert max(map(len, pieces)) <= 20
 
     def test_after_a_list_marker(self) -> None:
         assert cut("1. First one. Then more.\n2. Second one.\n") == [

@@ -49,13 +49,17 @@ class Patience:
         """Return how much of `total_s` is left, None where there is no such limit."""
         return None if self.total_s is None else self._started_s + self.total_s - self._loop.time()
 
+    def check(self) -> None:
+        """Raise StoppedError where `cancel` is set."""
+        if self._cancel is not None and self._cancel.is_set():
+            raise StoppedError
+
     async def unless_stopped(self, work: Coroutine[Any, Any, None], timeout_s: float | None = None) -> None:
         """Wait for `work`, so long. Raises what it raises, and StoppedError where `cancel` is set."""
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task, *self._stop}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if self._cancel is not None and self._cancel.is_set():
-                raise StoppedError
+            self.check()
             if task.done():
                 task.result()
         finally:
@@ -105,6 +109,7 @@ class Attempt:
         """Read until the turn has ended, and if it is finished, until all is reviewed. The body may be drained on."""
         job, turn = self._job, self.turn
         self._started_s = job.clock()
+        job.patience.check()
         self.upstream_closed = False
         self._reader = asyncio.create_task(self._read(), name="levada reader")
         self._reader.add_done_callback(
@@ -158,7 +163,7 @@ class Attempt:
         """Return what was asked of the upstream, and what could be confirmed."""
         return Cancelled(self._asked, self.upstream_closed, by)
 
-    def record(self, failure: BaseException | None, retry_in_s: float | None, committed: bool) -> RunRecord:
+    def record(self, failure: BaseException | None, retry_in_s: float | None, committed: bool | None) -> RunRecord:
         """Return what operations may want to know."""
         turn = self.turn
         error = failure if isinstance(failure, TurnError) else turn.error
@@ -195,7 +200,8 @@ class Attempt:
         if self._over.done():
             return
         if reader.cancelled():  # not by us: that would look as if our own task were cancelled
-            self.turn.fail(TransportError("the transport cancelled its own reading", retryable=True))
+            if self.turn.state not in ENDS:
+                self.turn.fail(TransportError("the transport cancelled its own reading", retryable=True))
         else:
             reader.result()  # raises what is none of the network's
 

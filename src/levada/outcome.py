@@ -57,10 +57,10 @@ class RunRecord:
     `attempt`: its number, from 1. `state`: of its turn. `error_kind`: why no answer came of it, None where one did or
     it was cancelled; blocked may come after FINISHED. `error_type`: the provider's own word. `retry_in_s`: the wait
     before the next attempt, None where it is the last. `released_chars`: characters that were released. `committed`:
-    whether commit returned and did not refuse. `cancelled`: what was asked and what could be confirmed, None where
-    nobody cancelled. `exception`: the type of an exception of our caller's own code. `upstream_closed`: whether the
-    response is known to be closed. Times are readings of the run's clock, in seconds; `first_delta_s` is None where no
-    delta came.
+    whether commit returned and did not refuse; None where it was cut off, and nobody knows. `cancelled`: what was asked
+    and what could be confirmed, None where nobody cancelled. `exception`: the type of an exception of our caller's own
+    code. `upstream_closed`: whether the response is known to be closed. Times are readings of the run's clock, in
+    seconds; `first_delta_s` is None where no delta came.
     """
 
     attempt: int
@@ -73,7 +73,7 @@ class RunRecord:
     retry_in_s: float | None
     released_chars: int
     usage: Usage | None
-    committed: bool
+    committed: bool | None
     cancelled: Cancelled | None
     exception: str | None
     upstream_closed: bool | None

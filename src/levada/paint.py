@@ -210,7 +210,9 @@ class Painter:
         while (text := self._easel.next(loop.time() * 1000)) is not None:
             try:
                 painting = self._paint(text)
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # CancelledError too: nobody can cancel a call that does not await
                 self._easel.failed(error)
                 continue
             if isawaitable(painting):

@@ -76,7 +76,9 @@ class Review:
         if self._timeout_s is None:
             return _call(review, sentence)
         answers: SimpleQueue[_Answer] = SimpleQueue()
-        threading.Thread(target=lambda: answers.put(_call(review, sentence)), name="levada review", daemon=True).start()
+        threading.Thread(
+            target=_call_in_thread, args=(review, sentence, answers), name="levada review", daemon=True
+        ).start()
         try:
             return answers.get(timeout=self._timeout_s)
         except Empty:
@@ -86,8 +88,8 @@ class Review:
 class AsyncReview:
     """Feeds a gate and asks `review(sentence)`, sync or async, about each candidate; those of one call together.
 
-    `timeout_s`: for one verdict; None: no limit. It ends what awaits: a sync reviewer blocks the event loop and has no
-    limit. Cancelling a call cancels its reviewers; the gate is left with open candidates and releases nothing more.
+    `timeout_s`: for one verdict; None: no limit. A sync reviewer blocks the event loop and has no limit. Cancelling a
+    call cancels its reviewers; the gate is left with open candidates and releases nothing more.
     """
 
     def __init__(
@@ -220,15 +222,32 @@ class ReviewQueue:
             self._decided(decisions)
 
 
+_left: Final[set[asyncio.Task[_Answer]]] = set()  # reviewers that were cancelled and go on: somebody must hold them
+
+
 async def _ask_within(timeout_s: float | None, review: AsyncReviewer, sentence: Sentence) -> _Answer:
-    limit = asyncio.timeout(timeout_s)
+    """Ask in a task of its own, which is left alone after its time: one that ignores cancelling is not waited for."""
+    asking = asyncio.create_task(_ask(review, sentence), name="levada reviewer")
     try:
-        async with limit:
-            verdict = review(sentence)
-            return _checked(await verdict if isawaitable(verdict) else verdict)
-    except Exception as error:
-        if limit.expired() and isinstance(error, TimeoutError) and timeout_s is not None:
+        await asyncio.wait({asking}, timeout=timeout_s)
+        if not asking.done():
+            assert timeout_s is not None  # without a limit, `wait` waits
             return _too_late(timeout_s)
+        return (block, "the reviewer was cancelled") if asking.cancelled() else asking.result()
+    finally:
+        if not asking.done():
+            asking.cancel()
+            _left.add(asking)
+            asking.add_done_callback(_left.discard)
+
+
+async def _ask(review: AsyncReviewer, sentence: Sentence) -> _Answer:
+    try:
+        verdict = review(sentence)
+        return _checked(await verdict if isawaitable(verdict) else verdict)
+    except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a Rust library is no Exception
         return _failed(error)
 
 
@@ -239,17 +258,17 @@ def _is_async(review: AsyncReviewer) -> bool:
 async def _in_thread(review: AsyncReviewer, sentence: Sentence) -> Verdict:
     """Call a reviewer in a daemon thread of its own: one that hangs keeps neither a pool nor the program."""
     loop = asyncio.get_running_loop()
-    result: asyncio.Future[tuple[Verdict | Awaitable[Verdict] | None, Exception | None]] = loop.create_future()
+    result: asyncio.Future[tuple[Verdict | Awaitable[Verdict] | None, BaseException | None]] = loop.create_future()
     context = copy_context()
 
-    def settle(value: Verdict | Awaitable[Verdict] | None, error: Exception | None) -> None:
+    def settle(value: Verdict | Awaitable[Verdict] | None, error: BaseException | None) -> None:
         if not result.done():  # else it is too late
             result.set_result((value, error))
 
     def work() -> None:
         try:
             value, error = context.run(review, sentence), None
-        except Exception as exc:
+        except BaseException as exc:  # SystemExit too: it ends its thread, not the program
             value, error = None, exc
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, value, error)
@@ -257,15 +276,28 @@ async def _in_thread(review: AsyncReviewer, sentence: Sentence) -> Verdict:
     threading.Thread(target=work, name="levada review", daemon=True).start()
     value, error = await result
     if error is not None:
-        raise error
+        raise _ThreadError(error)
     return await value if isawaitable(value) else value  # type: ignore[return-value]  # whoever calls checks what it is
+
+
+class _ThreadError(Exception):
+    """What a reviewer raised in its thread."""
 
 
 def _call(review: Reviewer, sentence: Sentence) -> _Answer:
     try:
         return _checked(review(sentence))
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a Rust library is no Exception
         return _failed(error)
+
+
+def _call_in_thread(review: Reviewer, sentence: Sentence, answers: SimpleQueue[_Answer]) -> None:
+    try:
+        answers.put(_call(review, sentence))
+    except BaseException as error:  # it ends its thread, not the program
+        answers.put(_failed(error))
 
 
 def _checked(verdict: Verdict) -> _Answer:
@@ -274,7 +306,9 @@ def _checked(verdict: Verdict) -> _Answer:
     return verdict, None
 
 
-def _failed(error: Exception) -> _Answer:
+def _failed(error: BaseException) -> _Answer:
+    if isinstance(error, _ThreadError):
+        error = error.args[0]
     return block, f"the reviewer raised {type(error).__name__}"
 
 

@@ -17,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, Final, Literal, TypeAlias
@@ -24,7 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 from levada.attempt import Attempt, Job, Patience, StoppedError, called
 from levada.deltas import Delta
 from levada.dialects import Profile
-from levada.errors import Cancelled, TurnError, UsageError
+from levada.errors import Cancelled, TransportError, TurnError, UsageError
 from levada.gate import GatePolicy, OpenGate
 from levada.outcome import Incomplete, Outcome, RunRecord
 from levada.retry import Retry
@@ -161,7 +162,7 @@ class _Run:
     keep: Callable[[Incomplete], Any] | None  # None: what was released is discarded
     on_record: Callable[[RunRecord], Any] | None
     cancel: asyncio.Event | None
-    committed: bool = False
+    committed: bool | None = False
 
     async def go(self, attempt: Attempt) -> Outcome:
         failure: BaseException | None = None
@@ -219,13 +220,20 @@ class _Run:
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            await asyncio.wait({task}, timeout=GRACE_S)
-            ended = task.done() and not task.cancelled() and task.exception() is None
-            self.committed = ended and not _refused(task.result())
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + GRACE_S
+            while not task.done() and (left_s := until_s - loop.time()) > 0:
+                with suppress(asyncio.CancelledError):  # whoever is impatient, and cancels again, waits as well
+                    await asyncio.wait({task}, timeout=left_s)
+            if not task.done() or task.cancelled():
+                self.committed = None
+            elif task.exception() is None:
+                self.committed = not _refused(task.result())
             raise
         finally:
             task.cancel()
         if task.cancelled():
+            self.committed = None
             raise RuntimeError("commit was cancelled, and not by run_turn")
         return task.result()
 
@@ -245,10 +253,12 @@ class _Run:
     async def _settle_without_answer(self, attempt: Attempt, failure: BaseException) -> None:
         gone = isinstance(failure, asyncio.CancelledError)
         error = failure if isinstance(failure, (TurnError, Cancelled)) else attempt.turn.error
-        if error is None or gone:
+        if gone:
             error = attempt.cancelled(type(failure).__name__)
+        elif error is None:
+            error = TransportError(f"{type(failure).__name__} in the program's own code")
         kept = "" if self.keep is None else attempt.reviews.gate.released
-        painting = self.screen.finish(self.error_text(error, kept))
+        painting = self.screen.finish(self._words(error, kept, failure))
         if kept and self.keep is not None:
             try:
                 await asyncio.wait_for(called(self.keep, Incomplete(kept, error, attempt.turn)), GRACE_S)
@@ -258,6 +268,19 @@ class _Run:
                 _log.error("keep raised %s", type(exc).__name__)
         if not gone:  # who cancels a task waits for no screen
             await painted(painting)
+
+    def _words(self, error: TurnError | Cancelled, kept: str, failure: BaseException) -> str:
+        """Return what the screen is to say: an unmarked draft must not stay on it, whatever `error_text` does."""
+        wrong = "gave no str"
+        try:
+            words = self.error_text(error, kept)
+            if isinstance(words, str):
+                return words
+        except Exception as exc:
+            wrong = f"raised {type(exc).__name__}"
+        failure.add_note(f"levada: error_text {wrong}")
+        _log.error("error_text %s; the default is shown", wrong)
+        return default_error_text(error, kept)
 
     async def _note(self, attempt: Attempt, failure: BaseException | None, wait_s: float | None) -> None:
         if self.on_record is not None:

@@ -1,15 +1,22 @@
-"""What a run does with its painter, if it has one."""
+"""What a run does with its painter, if it has one.
+
+Whatever a painter raises is the screen's trouble, not the answer's: it is logged once, and the run goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, Protocol
 
 from levada.paint import DEFAULT_INTERVAL_MS
 
 __all__ = ["Paints", "Screen"]
+
+_log = logging.getLogger("levada.run")
 
 PAINT_S: Final = 5.0  # for one paint that is waited for; a screen that takes longer has its own troubles
 
@@ -37,6 +44,7 @@ class Screen:
         self._offered_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._used = False
+        self._failed = False
 
     def offer(self, so_far: Callable[[], str]) -> None:
         """Take what gives the text so far; it is asked when the painter is offered the text: now or within 40 ms."""
@@ -55,13 +63,13 @@ class Screen:
         """Empty the screen, if anything was offered; return what to wait for."""
         self._forget()
         used, self._used = self._used, False
-        return _begun(self._painter.clear()) if self._painter is not None and used else None
+        return self._begun(self._painter.clear) if self._painter is not None and used else None
 
     def finish(self, text: str) -> Awaitable[Any] | None:
         """Paint the last text; return what to wait for."""
         self._forget()
         self.finished = True
-        return _begun(self._painter.finish(text)) if self._painter is not None else None
+        return self._begun(partial(self._painter.finish, text)) if self._painter is not None else None
 
     def _offer(self) -> None:
         newest = self._newest
@@ -71,7 +79,22 @@ class Screen:
             text = newest()
             if text or self._used:
                 self._used = True
-                self._painter.offer(text)
+                self._painting(partial(self._painter.offer, text))
+
+    def _painting(self, paint: Callable[[], object]) -> object:
+        try:
+            return paint()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:  # CancelledError too: nobody can cancel a call that does not await
+            if not self._failed:
+                self._failed = True
+                _log.error("the painter raised; the run goes on, and logs no more of it", exc_info=exc)
+            return None
+
+    def _begun(self, paint: Callable[[], object]) -> asyncio.Future[Any] | None:
+        painting = self._painting(paint)
+        return asyncio.ensure_future(painting) if isawaitable(painting) else None
 
     def _forget(self) -> None:
         self._newest = None
@@ -84,7 +107,3 @@ async def painted(painting: Awaitable[Any] | None) -> None:
     """Wait for what `clear` or `finish` returned."""
     if painting is not None:
         await asyncio.wait({asyncio.ensure_future(painting)}, timeout=PAINT_S)
-
-
-def _begun(painting: object) -> asyncio.Future[Any] | None:
-    return asyncio.ensure_future(painting) if isawaitable(painting) else None

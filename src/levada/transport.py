@@ -1,4 +1,4 @@
-"""What differs between transports: how the end of a body is told, and those that hand out the whole text so far."""
+"""What transports tell: how a body ends, when to ask again, and the whole text so far, where that is all they have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from levada.errors import TransportRewound
 
-__all__ = ["CumulativeText", "tells_its_end"]
+__all__ = ["CumulativeText", "retry_after_s", "tells_its_end"]
 
 
 def tells_its_end(http_version: str, headers: Mapping[str, str]) -> bool:
@@ -23,6 +23,29 @@ def tells_its_end(http_version: str, headers: Mapping[str, str]) -> bool:
     if coding is not None:
         return coding.rpartition(",")[2].strip().lower() == "chunked"
     return "content-length" in headers
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return after how many seconds a response wants to be asked for again, None where it does not say.
+
+    `headers`: with lower-case names, or a mapping that ignores case. `retry-after-ms` comes first, as the clients of
+    OpenAI and Anthropic read it. A date in `retry-after` counts from the response's own `date`: the server's clock is
+    the one that set both, and ours may be wrong. Source: RFC 9110, 10.2.3.
+    """
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name) or "") / unit
+        except ValueError:
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # text and framing are to be imported quickly
+
+    try:
+        then, now = (parsedate_to_datetime(headers.get(name) or "") for name in ("retry-after", "date"))
+        return max((then - now).total_seconds(), 0.0)
+    except (ValueError, TypeError, OverflowError):  # no date; one with a zone, one without
+        return None
 
 
 class CumulativeText:

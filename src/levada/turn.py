@@ -41,6 +41,7 @@ from levada.lifecycle import Lifecycle, Signal, State
 from levada.sse import Event, EventParser
 from levada.stencils import find_stencil
 from levada.strays import Strays
+from levada.transport import retry_after_s
 
 if TYPE_CHECKING:
     from levada._hotpath_py import Stencil
@@ -177,7 +178,7 @@ class Turn:
         """Take the head of the HTTP response; optional, before the first `feed`.
 
         A status other than 2xx, or a type that is no stream, makes the body an error at `eof`. `headers` may give
-        content-type and retry-after. Raises UsageError after the first `feed`.
+        content-type, and retry-after (a date counts from the response's own). Raises UsageError after the first `feed`.
         """
         fed = self._room < self._max_turn_bytes
         if fed or self._lifecycle.state is not State.CONNECTING or self._status is not None:
@@ -190,7 +191,7 @@ class Turn:
             content_type = named.get("content-type")
         self._status = status
         self._content_type = (content_type or "").partition(";")[0].strip().lower()
-        self._retry_after_s = seconds_of(named.get("retry-after"))
+        self._retry_after_s = retry_after_s(named)
         framing = _STREAM_TYPES.get(self._content_type)
         vague = self._content_type in _VAGUE_TYPES
         if not 200 <= status < 300:
@@ -330,6 +331,9 @@ class Turn:
             error = TurnTimeout(words, retryable=True)
         else:
             error = TransportError(words, retryable=True)
+        if error.retry_after_s is None and not 200 <= (self._status or 200) < 300:
+            # its body was lost, its head was not
+            error = type(error)(error.message, error.type, error.retryable, self._retry_after_s, error.raw)
         self._fail(error)
         return True
 
@@ -792,12 +796,3 @@ def _frames_of(error: EventTooLarge | MalformedPayload) -> list[Any]:
 def _check_word(value: object, words: tuple[str, ...], option: str) -> None:
     if value not in words:
         raise UsageError(f"{option} must be one of {', '.join(words)}, not {value!r:.100}")
-
-
-def seconds_of(retry_after: str | None) -> float | None:
-    """Return Retry-After in seconds, where it is a number; a date needs a clock, which the core has not."""
-    try:
-        seconds = float(retry_after) if retry_after else -1.0
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None

@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 
 import levada
 from levada.cli.group import levada as group
+from tests.shared import RECORDED
 
 Terminal = Callable[..., tuple[int, str]]  # see conftest.py
 
 TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "fixtures"
-RECORDED = Path(os.environ.get("LEVADA_SHARED") or TESTS.parents[1] / "shared") / "recorded"
 LISTING = RECORDED / "expected.jsonl"
 ROWS = [json.loads(line) for line in LISTING.read_text().splitlines()] if LISTING.exists() else []
 

@@ -30,7 +30,7 @@ def paced(name: str, delay_s: float) -> Scenario:
     return Scenario(**{**vars(QUICK["openai_chat"]), "name": name, "delay_s": delay_s})
 
 
-SCENARIOS = {**QUICK, **HANGING, "paced": paced("paced", 0.02)}
+SCENARIOS = {**QUICK, **HANGING, "paced": paced("paced", 0.02), "leisurely": paced("leisurely", 0.15)}
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +130,13 @@ class TestReadingOn:
                 with client.stream("GET", f"{gateway.url}/turns/{turn_id}/events", headers=OWNER) as response:
                     assert any(b": keep-alive\n\n" in chunk for chunk in response.iter_raw())
 
-    def test_head_says_what_get_would(self, lingering: Running) -> None:
-        turn_id, _ = ask(lingering, "gemini")
+    def test_head_says_what_get_would_and_does_not_wait_for_it(self, lingering: Running) -> None:
+        turn_id = left(lingering, "hanging")
         got = call(lingering, "HEAD", f"/turns/{turn_id}/events", headers=OWNER)
         assert (got.status_code, got.content) == (200, b"")
+        assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert call(lingering, "HEAD", "/turns/nope/events", headers=OWNER).status_code == 404
+        assert call(lingering, "DELETE", f"/turns/{turn_id}", headers=OWNER).json()["state"] == "cancelled"
 
 
 class TestWhatCannotBeRead:
@@ -215,6 +217,8 @@ class TestOwners:
                 assert (got.status_code, got.json()["error"]["type"]) == (401, "no_owner")
             body = {"upstream": "gemini", "request": {}}
             assert call(gateway, "POST", "/turns", json=body).status_code == 401
+            both = [("x-user", "ana"), ("x-user", "eva")]  # the client's own, and what a careless proxy added
+            assert call(gateway, "GET", f"/turns/{turn_id}/events", headers=both).status_code == 401
             assert gateway.turns == 0
 
 
@@ -294,7 +298,23 @@ class TestSlowReaders:
                 (telling,) = gateway.server.gateway.tellings
                 # at most what may wait, and the one event that went over it
                 assert telling.waiting < 64 * 1024 + 8 * 256 * 1024
-                assert gateway.turns == 0, "the upstream is done, whoever still reads"
+                wait_until(lambda: gateway.turns == 0)  # the upstream is done, whoever still reads
+                slow.socket.close()
+
+    def test_one_that_falls_out_of_the_kept_window_is_told_so_and_gets_no_end(self) -> None:
+        deltas = [b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"x" * 40_000)] * 100
+        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        with ReplayServer(Reply([*deltas, end], delay_s=0.02)) as server:
+            own = {"own": Upstream(url=server.url, dialect="openai_chat")}
+            with Running(upstreams=own, scenarios={}, live=LiveSettings(linger_s=30, max_entries=8)) as gateway:
+                slow = Open(gateway, "own", receive_buffer=4096)
+                slow.turn_id()
+                wait_until(lambda: gateway.turns == 1)
+                wait_until(lambda: gateway.turns == 0, 20)
+                seen = slow.read_until(b"\r\n0\r\n\r\n")  # the last chunk
+                assert b'"type":"gone"' in seen
+                assert b"event: end" not in seen
+                slow.socket.close()
 
     def test_who_reads_slowly_gets_the_end_long_after_it(self) -> None:
         """Nothing lingers here, and a turn is kept for a second: but not taken from under its reader."""
@@ -309,6 +329,7 @@ class TestSlowReaders:
                 time.sleep(1.5)
                 ask(gateway, "own")  # the log looks for what it may forget when a turn is started
                 assert b'"state":"finished"' in slow.read_until(b"event: end")
+                slow.socket.close()
 
 
 class TestEnds:
@@ -341,9 +362,9 @@ class TestEnds:
 
     def test_turns_may_end_by_themselves_before_that(self) -> None:
         with Running(scenarios=SCENARIOS, limits=Limits(drain_s=20), live=LIVE) as gateway:
-            turn_id = left(gateway, "paced")
-            body = {"upstream": "paced", "request": {}}
-            with httpx.Client(trust_env=False, timeout=10) as client:
+            turn_id = left(gateway, "leisurely")
+            body = {"upstream": "leisurely", "request": {}}
+            with httpx.Client(trust_env=False, timeout=30) as client:
                 with client.stream("POST", f"{gateway.url}/turns", json=body, headers=OWNER) as response:
                     chunks = response.iter_raw()
                     seen = next(chunks)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +197,77 @@ class TestStop:
         assert gateway.demo.streaming == 1
         proxy.open()
         assert within(lambda: gateway.demo.streaming == 0, 15)
+
+
+class Replica:
+    """A gateway in a process of its own, with the upstream of a gateway that runs here."""
+
+    def __init__(self, folder: Path, host: Running, redis_url: str) -> None:
+        live = f'[live]\nurl = "{redis_url}"\nlease_s = 2\nprefix = "levada:test:{folder.parent.name}:"'
+        lines = [live]
+        for name, known in host.demo.upstreams().items():
+            lines.append(f'[upstreams.{name}]\nurl = "{known.url}"\ndialect = "{known.dialect}"')
+            lines += [f'profile = "{known.profile}"'] if known.profile else []
+        folder.mkdir()
+        config = folder / "gateway.toml"
+        config.write_text("\n".join(lines))
+        command = [sys.executable, "-m", "levada", "serve", "--config", str(config), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"http://\S+(?=/ )", self.process.stdout.readline())
+        assert found is not None
+        self.url = found[0]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def replicas(tmp_path: Path, gateway: Running, redis_url: str) -> Iterator[list[Replica]]:
+    made = [Replica(tmp_path / name, gateway, redis_url) for name in ("a", "b")]
+    yield made
+    for one in made:
+        one.kill()
+
+
+class TestReplicas:
+    def test_a_replica_that_is_killed_is_hardly_seen_while_another_has_the_turn(
+        self, browser: Any, replicas: list[Replica]
+    ) -> None:
+        first, second = replicas
+        with Proxy(first.url) as proxy:
+            visit = Visit(browser, proxy.url)
+            visit.ask("paced")
+            visit.wait("streaming", "reasoning")
+            proxy.open(second.url)
+            proxy.cut()
+            visit.page.wait_for_timeout(700)
+            second.kill()
+            proxy.open(first.url)
+            visit.wait("finished")
+            whole(visit)
+            visit.context.close()
+
+    def test_when_the_replica_that_had_the_turn_is_killed_the_page_says_so(
+        self, browser: Any, replicas: list[Replica]
+    ) -> None:
+        first, second = replicas
+        with Proxy(first.url) as proxy:
+            visit = Visit(browser, proxy.url)
+            visit.ask("slow")
+            visit.wait("streaming", "answer")
+            proxy.open(second.url)
+            first.kill()
+            visit.wait("error")
+            assert "producer_lost" in visit.text(".problem")
+            assert visit.text(".reply") == ""
+            visit.page.click("text=Try again")
+            visit.wait("finished")
+            assert visit.text(".reply") == turn_of(SCENARIOS["slow"]).answer
+            visit.context.close()
 
 
 class TestEventSource:

@@ -16,7 +16,9 @@ import pytest
 
 from levada.live import LiveLog
 
-ROUNDS = 50 if os.environ.get("LEVADA_LIVELOG") == "long" else 3
+LONG = os.environ.get("LEVADA_LIVELOG", "quick") == "long"
+ROUNDS = 50 if LONG else 3
+LONGEST_S = 900 if LONG else 60  # of one test
 PLACES = ["memory", "sqlite", "redis"]
 
 
@@ -54,7 +56,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     async def whole() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LONGEST_S):
             await pyfuncitem.obj(**arguments)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks left behind: {left}"

@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 from levada.live import Entry, LiveLog, Writer
 
-LEASE_S = 0.6  # short, so that what waits for its end is not slow; long enough for a loaded machine
+LEASE_S = 0.6  # short, so that what waits for its end is not slow
+KEPT_S = 1.5  # for a lease that must not end: a loaded machine may not run us for a while
 
 
 async def follow(

@@ -153,3 +153,23 @@ def test_many_usage_keys_are_bounded() -> None:
     assert turn.usage is not None
     assert len(turn.usage.raw) == 256
     assert turn.anomalies.counts["usage_too_large"] == 744
+
+
+class TestTheOlderCompletions:
+    """POST /v1/completions has chunks with `text` in the place of `delta`; unread, a whole answer looked empty."""
+
+    @staticmethod
+    def piece(text: object, finish: str | None = None, **more: object) -> bytes:
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish, **more}
+        return event({"id": "c1", "object": "text_completion", "model": "m", "choices": [choice]})
+
+    def test_their_text_is_the_answer(self) -> None:
+        turn = fed(*map(self.piece, ("Água ", "水 ", "🐙")), self.piece("", "length"), DONE)
+        assert (turn.result().answer, turn.finish_reason) == ("Água 水 🐙", "length")
+
+    def test_text_of_a_wrong_type_is_lost_text(self) -> None:
+        assert fed(self.piece(7), self.piece("", "stop"), DONE).state is State.ERROR
+
+    def test_beside_a_delta_it_says_nothing(self) -> None:
+        turn = fed(self.piece("b", delta={"content": "a"}), self.piece("b", "stop", delta={}), DONE)
+        assert turn.result().answer == "a"

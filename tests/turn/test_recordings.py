@@ -6,7 +6,6 @@ import json
 import os
 import random
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ import pytest
 import levada
 from levada import Turn
 from levada.deltas import TextDelta, TextReplaced, ToolCallDelta
+from tests.shared import RECORDED
 
-SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[3] / "shared")
-RECORDED = SHARED / "recorded"
 ALL_CUTS = os.environ.get("LEVADA_CUTS") == "all"  # `make cuts`: every place, where the slice takes a few
 
 

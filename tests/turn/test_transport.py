@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import levada
-from levada import CumulativeText, Turn
-from levada.transport import tells_its_end
+from levada import CumulativeText, TransportError, Turn
+from levada.transport import retry_after_s, tells_its_end
+from tests.shared import RECORDED
 
-SHARED = Path(os.environ.get("LEVADA_SHARED") or Path(__file__).parents[3] / "shared")
-LISTING = SHARED / "recorded" / "expected.jsonl"
+LISTING = RECORDED / "expected.jsonl"
 ROWS = [json.loads(line) for line in LISTING.read_text().splitlines()] if LISTING.exists() else []
 ROWS = [row for row in ROWS if row["dialect"] in levada.DIALECTS]
 FIELDS = (
@@ -85,3 +83,46 @@ class TestTheEndOfABody:
     )
     def test_is_told_by_the_framing_alone(self, version: str, headers: dict[str, str], tells: bool) -> None:
         assert tells_its_end(version, headers) is tells
+
+
+class TestWhenToAskAgain:
+    """RFC 9110, 10.2.3; and the clients of OpenAI and Anthropic for milliseconds."""
+
+    DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
+
+    @pytest.mark.parametrize(
+        ("headers", "seconds"),
+        [
+            ({"retry-after": "7"}, 7.0),
+            ({"retry-after": "0.5"}, 0.5),
+            ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+            ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+            ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": DATE}, 30.0),
+            ({"retry-after": "Sun, 06 Nov 1994 08:48:37 GMT", "date": DATE}, 0.0),
+            ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}, None),
+            ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37"}, None),
+            *(({"retry-after": odd}, None) for odd in ("", "-1", "nan", "inf", "1e999", "later")),
+            ({}, None),
+        ],
+    )
+    def test_the_head_says(self, headers: dict[str, str], seconds: float | None) -> None:
+        assert retry_after_s(headers) == seconds
+        turn = Turn("openai_chat")
+        turn.head(429, "application/json", headers)
+        turn.feed(b'{"error":{"message":"slow down"}}')
+        turn.eof(clean=True)
+        assert turn.error is not None
+        assert turn.error.retry_after_s == seconds
+
+    def test_also_where_the_body_was_lost(self) -> None:
+        turn = Turn("openai_chat")
+        turn.head(503, "application/json", {"retry-after": "7"})
+        turn.fail(ConnectionResetError("reset"))
+        assert turn.error == TransportError("ConnectionResetError: reset", retryable=True, retry_after_s=7.0)
+
+    def test_a_good_status_asks_for_no_wait(self) -> None:
+        turn = Turn("openai_chat")
+        turn.head(200, "text/event-stream", {"retry-after": "7"})
+        turn.fail(ConnectionResetError("reset"))
+        assert turn.error is not None
+        assert turn.error.retry_after_s is None

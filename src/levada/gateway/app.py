@@ -31,6 +31,7 @@ from levada.gateway.asking import parsed, read_body
 from levada.gateway.config import Config, Upstream
 from levada.gateway.frames import Frames
 from levada.gateway.guard import Guard
+from levada.gateway.normal import HEADERS
 from levada.gateway.owners import Owner, owner_of
 from levada.gateway.producer import Producer
 from levada.gateway.refused import Refused
@@ -245,7 +246,7 @@ class _Stream:
         except ConnectionError:
             pass  # the client went before it had asked
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         raise NotImplementedError
 
     async def _tell(self, turn_id: str, owner: Owner, after: str, scope: Scope, receive: Receive, send: Send) -> bool:
@@ -268,7 +269,7 @@ class _Stream:
 class _Turns(_Stream):
     """POST /turns."""
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         gateway, limits = self._gateway, self._gateway.config.limits
         body = await read_body(scope, receive, limits.max_body_bytes, limits.body_s)
         owner = owner_of(headers, gateway.config.live.owner_header, make=True)
@@ -285,7 +286,7 @@ class _Turns(_Stream):
 class _Events(_Stream):
     """GET /turns/{turn}/events."""
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         gateway, turn_id = self._gateway, scope["path_params"]["turn"]
         owner = owner_of(headers, gateway.config.live.owner_header)
         if owner is None:
@@ -298,6 +299,8 @@ class _Events(_Stream):
             await Response(status_code=204, headers={"cache-control": "no-store"})(scope, receive, send)
         elif gateway.draining and turn_id not in gateway.turns:
             raise Refused(503, "shutdown", "this gateway shuts down", retry_after="1")
+        elif scope["method"] == "HEAD":
+            await Response(headers={**HEADERS, "levada-turn": turn_id})(scope, receive, send)
         else:
             await self._tell(turn_id, owner, after, scope, receive, send)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from msgspec import Struct
+from starlette.datastructures import Headers
 
 from levada.gateway.refused import Refused
 
@@ -42,16 +42,19 @@ class Owner(Struct, frozen=True):
         return told
 
 
-def owner_of(headers: Mapping[str, str], owner_header: str | None, *, make: bool = False) -> Owner | None:
+def owner_of(headers: Headers, owner_header: str | None, *, make: bool = False) -> Owner | None:
     """Return whose request it is; None for nobody's, unless `make` makes a new owner up.
 
-    `headers`: with names in lower case. `owner_header`: the header that names a person; nothing else counts then.
-    Raises Refused: 401 where that header is missing, 400 for a token that is none.
+    `owner_header`: the header that names a person; nothing else counts then.
+    Raises Refused: 401 where that header is missing or comes twice, 400 for a token that is none.
     """
     if owner_header is not None:
-        name = headers.get(owner_header.lower(), "").strip()
+        names = headers.getlist(owner_header)
+        name = names[0].strip() if len(names) == 1 else ""  # of two, one may be the client's own
         if not name or len(name) > _NAME_LIMIT:
-            raise Refused(401, "no_owner", f"the header {owner_header}, which says whose turn it is, is missing")
+            raise Refused(
+                401, "no_owner", f"the header {owner_header}, which says whose turn it is, is missing or comes twice"
+            )
         return Owner(f"header:{name}")
     token = headers.get(HEADER)
     if token is not None:

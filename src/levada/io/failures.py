@@ -12,7 +12,8 @@ from typing import Final
 from levada.deltas import Delta
 from levada.dialects.failures import is_retryable
 from levada.errors import ProviderError, TurnTimeout
-from levada.turn import Turn, seconds_of
+from levada.transport import retry_after_s
+from levada.turn import Turn
 
 __all__ = ["note_failure"]
 
@@ -67,9 +68,9 @@ def note_failure(turn: Turn, exc: Exception) -> list[Delta]:
     if _names(exc) & _STATUS and exc.__cause__ is None:  # with a cause, aiohttp means a response that it cannot read
         response = getattr(exc, "response", exc)
         status = getattr(response, "status_code", None) or getattr(response, "status", None)
-        retry_after_s = seconds_of((getattr(response, "headers", None) or {}).get("retry-after"))
+        after_s = retry_after_s(getattr(response, "headers", None) or {})
         words = f"HTTP status {status}; let the response through, and its body says more"
-        turn.fail(ProviderError(words, str(status), retryable=is_retryable([status]), retry_after_s=retry_after_s))
+        turn.fail(ProviderError(words, str(status), retryable=is_retryable([status]), retry_after_s=after_s))
         return []
     for link in _chain(exc):
         names = _names(link)

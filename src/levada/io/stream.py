@@ -10,7 +10,7 @@ from types import AsyncGeneratorType, TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar, cast
 
 from levada.deltas import Delta
-from levada.errors import Cancelled
+from levada.errors import Cancelled, TransportError
 from levada.io.failures import note_failure
 from levada.lifecycle import ENDS, State
 from levada.timeouts import Limit, Timeouts, Watch
@@ -150,6 +150,14 @@ class _Reading(Generic[_B]):
         had_ended = self.ended
         deltas = note_failure(self.turn, exc)
         return None if had_ended else deltas
+
+    def cancelled_from_below(self) -> list[Delta] | None:
+        """Note that a read was cancelled, and not by whoever waits for it."""
+        self._over = True
+        if self.body is None or self.ended:
+            return None
+        self.turn.fail(TransportError("the transport cancelled its own reading", retryable=True))
+        return []
 
     def leave(self) -> _B | None:
         """Cancel the turn unless it has ended; return the response where it is still to be closed."""
@@ -327,6 +335,11 @@ async def _aread(reading: _Reading[AsyncBody]) -> AsyncGenerator[list[Delta], No
             try:
                 async with timer or nullcontext():
                     chunk = await anext(chunks, None)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                batch = reading.cancelled_from_below()
             except Exception as exc:
                 if limit is not None and timer is not None and timer.expired():
                     batch = reading.late(limit)

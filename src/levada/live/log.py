@@ -121,7 +121,7 @@ class LiveLog:
         cursor = cursor_of(turn_id, after)
         loop, store, half_s = asyncio.get_running_loop(), self._store, self.options.lease_s / 2
         with store.topics.seat(turn_id) as seat:
-            topic, seen, behind = seat.topic, -1, True
+            topic, seen, behind, fruitless = seat.topic, -1, True, 0
             while True:
                 store.topics.check_open()
                 news = None if behind else topic.after(cursor)
@@ -150,6 +150,10 @@ class LiveLog:
                         yield entry
                     cursor = Cursor(cursor.seq + len(page.entries), page.token)
                     behind = cursor.seq < page.last
+                    # News of what the store does not have: it went back in time. Once may be a page just too early.
+                    fruitless = fruitless + 1 if news is None and not page.entries else 0
+                    if fruitless > 1:
+                        topic.forget()
                     if page.end is not None and not behind:
                         return
                 else:

@@ -17,19 +17,29 @@ LONGEST_PAUSE_S: Final = 0.5  # drawn from half to one and a half of it, so that
 
 
 async def patiently(store: Store, patience_s: float, call: Callable[[], Awaitable[T]]) -> T:
-    """Return what the call returns, trying again while the store is away. Raises LiveLogUnavailable."""
+    """Return what the call returns, trying again while the store is away. Raises LiveLogUnavailable.
+
+    There are two attempts at least: in a process that was frozen, the first one is over when it wakes up, and yet
+    the store has an answer for it.
+    """
     loop = asyncio.get_running_loop()
-    begun_s, pause_s, reason = loop.time(), FIRST_PAUSE_S, "no answer"
-    try:
-        async with asyncio.timeout_at(begun_s + patience_s) as limit:
-            while True:
-                try:
-                    return await call()
-                except Away as away:
-                    reason = away.reason
-                await asyncio.sleep(pause_s * (0.5 + random.random()))
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise LiveLogUnavailable(store.name, round(loop.time() - begun_s, 1), reason) from None
+    begun_s, pause_s, attempts = loop.time(), FIRST_PAUSE_S, 0
+    while True:
+        attempts += 1
+        try:
+            async with asyncio.timeout(attempt_s(patience_s)):
+                return await call()
+        except Away as away:
+            reason = away.reason
+        except TimeoutError:
+            reason = "it did not answer in time"
+        left_s = begun_s + patience_s - loop.time()
+        if left_s <= 0 and attempts > 1:
+            raise LiveLogUnavailable(store.name, round(loop.time() - begun_s, 1), reason)
+        await asyncio.sleep(min(pause_s * (0.5 + random.random()), max(left_s, FIRST_PAUSE_S)))
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+def attempt_s(patience_s: float) -> float:
+    """Return how long one attempt may take, so that there is time for another."""
+    return max(0.5, patience_s / 2)

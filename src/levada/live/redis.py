@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from levada.errors import UsageError
 from levada.lifecycle import State
 from levada.live.errors import EntryGone, Fenced, TurnExists, UnknownEntry, UnknownTurn
+from levada.live.patience import attempt_s
 from levada.live.redis_courier import ClusterCourier, Courier, PipelineCourier
 from levada.live.redis_ear import Ear
 from levada.live.redis_scripts import PAGE, RENEW, START, STOP, WRITE
@@ -48,7 +49,7 @@ class RedisStore:
         self.topics = Topics()
         self._options = options
         self._lease_ms, self._keep_ms = int(options.lease_s * 1000), int(options.keep_s * 1000)
-        limit_s = max(0.5, options.patience / 2)  # so that a call that hangs can be tried again
+        limit_s = attempt_s(options.patience)
         settings: dict[str, Any] = {
             "socket_timeout": limit_s,
             "socket_connect_timeout": limit_s,

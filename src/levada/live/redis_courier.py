@@ -10,19 +10,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from redis.asyncio import Connection, RedisCluster
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
     ConnectionError,  # noqa: A004  # Redis' own
+    MasterDownError,
     MaxConnectionsError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004  # the same
+    TryAgainError,
 )
 
 from levada.live.errors import LiveLogUnavailable
@@ -36,10 +44,11 @@ Argument = str | bytes | int
 TRIP_REQUESTS: Final = 128
 TRIP_BYTES: Final = 1024 * 1024
 
-# What a server says that will be able again: restarts, failovers, moves, full memory.
-PASSING: Final = frozenset(
-    ("LOADING", "READONLY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS")
-)
+# What passes: restarts, failovers, moves, full memory. redis-py has classes for some, and words for others.
+PASSING: Final = (
+    AskError, BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError
+)  # fmt: skip
+PASSING_WORDS: Final = frozenset(("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM"))
 
 
 class Courier(Protocol):
@@ -99,17 +108,18 @@ class PipelineCourier:
         if len(self._trips) < self._most:
             trip = asyncio.create_task(self._travel(), name="levada live courier")
             self._trips.add(trip)
-            trip.add_done_callback(self._trips.discard)
         return await request.reply
 
     async def _travel(self) -> None:
         """Make trips as long as something waits."""
+        trip = asyncio.current_task()
         connection = self._idle.pop() if self._idle else self._connect()
         load: list[_Request] = []
         try:
             while not self._closed and (load := self._load()):
                 await self._trip(connection, load)
         finally:
+            self._trips.discard(trip)  # at once: who asks next needs another
             for request in load:
                 if not request.reply.done():
                     request.reply.set_exception(Away("the connection was given up"))
@@ -136,10 +146,11 @@ class PipelineCourier:
             if whole:
                 await self._exchange(connection, whole)
         except Exception as error:  # of the connection; the next trip makes it anew
-            await connection.disconnect(nowait=True)
             for request in load:
                 if not request.reply.done():
                     request.reply.set_exception(in_our_words(error))
+            with suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
 
     async def _exchange(
         self, connection: Connection, load: list[tuple[_Request, tuple[Argument, ...]]]
@@ -201,10 +212,12 @@ def in_our_words(error: Exception) -> Away | LiveLogUnavailable:
         made = Away("it did not answer in time")
     elif isinstance(error, MaxConnectionsError):
         made = Away("it takes no more connections")
-    elif isinstance(error, ResponseError) and word not in PASSING:
-        made = LiveLogUnavailable("Redis", 0.0, f"it answers with an error ({word[:40]})")
-    elif isinstance(error, ResponseError):
+    elif isinstance(error, PASSING):
+        made = Away(f"it answers {type(error).__name__.removesuffix('Error')}")
+    elif isinstance(error, ResponseError) and word in PASSING_WORDS:
         made = Away(f"it answers {word}")
+    elif isinstance(error, ResponseError):
+        made = LiveLogUnavailable("Redis", 0.0, f"it answers with an error ({word[:40]})")
     elif isinstance(error, (ConnectionError, OSError, RedisError)):
         made = Away(f"the connection failed ({type(error).__name__})")
     else:

@@ -7,6 +7,7 @@ readers of that turn ask for a page; and they look by themselves twice a lease.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -20,6 +21,8 @@ from levada.live.topics import Topics
 from levada.live.values import Entry, entry_id
 
 __all__ = ["Ear"]
+
+_log = logging.getLogger("levada.live")
 
 QUIET_S: Final = 5.0  # then we ask whether the server is there
 SUBSCRIBED_AT_ONCE: Final = 500
@@ -67,6 +70,8 @@ class Ear:
                 await self._converse(connection)
             except (RedisError, OSError, asyncio.IncompleteReadError):
                 pass
+            except Exception:  # a fault of our own: readers still look twice a lease, and here we go on
+                _log.exception("listening failed")
             finally:
                 if connection is not None:
                     await connection.disconnect(nowait=True)

@@ -48,8 +48,8 @@ class Topic:
         """Take new entries, numbered from `first` on."""
         following = self._first + len(self._ring)
         if token != self._token or not self._first <= first <= following:
-            self._ring.clear()
-            self._characters, self._token, self._first, following = 0, token, first, first
+            self.forget()
+            self._token, self._first, following = token, first, first
         for entry in entries[following - first :]:
             self._ring.append(entry)
             self._characters += len(entry.data)
@@ -58,6 +58,11 @@ class Topic:
             self._first += 1
         self._wake()
 
+    def forget(self) -> None:
+        """Drop the entries that are kept here: the store knows better."""
+        self._ring.clear()
+        self._characters = 0
+
     def asked_to_stop(self, by: str) -> None:
         """Tell the producer."""
         self.stop = self.stop or by
@@ -65,7 +70,9 @@ class Topic:
 
     def after(self, cursor: Cursor) -> list[Entry] | None:
         """Return the newer entries; [] where none are known, None where a page has to tell."""
-        if not self._ring or (cursor.token == self._token and cursor.seq >= self._first + len(self._ring) - 1):
+        if not self._ring or cursor.token > self._token:  # none, or of an earlier turn of this id
+            return []
+        if cursor.token == self._token and cursor.seq >= self._first + len(self._ring) - 1:
             return []
         if cursor.token != self._token or cursor.seq < self._first - 1:
             return None

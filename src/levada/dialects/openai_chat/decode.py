@@ -161,6 +161,8 @@ class ChatDecoder(Dialect):
             # a server that answers a streamed request with one whole chunk; Perplexity repeats the message beside the
             # deltas, where text has come already
             delta = choice.get("message") or delta
+        if delta is None and choice.get("text") is not None:
+            delta = {"content": choice["text"]}  # the older /v1/completions, which some servers still stream
         opened = False
         if isinstance(delta, dict):
             opened = self._delta(delta, index)
