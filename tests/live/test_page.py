@@ -388,7 +388,7 @@ class TestPerson:
             visit.ask(name)
             visit.wait("finished")
         if last == "stopped":
-            visit.ask("openai_chat")
+            visit.ask("fast")
             visit.wait("streaming", "answer")
             visit.page.keyboard.press("Escape")
         else:
@@ -398,9 +398,9 @@ class TestPerson:
         assert button["y"] + button["height"] <= visit.page.locator("#ask").bounding_box()["y"]
         visit.context.close()
 
-    def test_who_reads_further_up_is_left_there(self, browser: Any, hasty: Running) -> None:
-        visit = Visit(browser, hasty.url, viewport={"width": 360, "height": 640})
-        for name in ("openai_chat", "vertex_search"):
+    def test_who_reads_further_up_is_left_there(self, browser: Any, gateway: Running) -> None:
+        visit = Visit(browser, gateway.url, viewport={"width": 360, "height": 640})
+        for name in ("openai_chat", "gemini"):
             visit.ask(name)
             visit.wait("finished")
         visit.ask("slow")
