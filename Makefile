@@ -59,7 +59,7 @@ demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and 
 
 test: lint $(VENV)/bench.stamp   ## rebuild the extension if need be, lint, and test both backends
 	LEVADA_BACKEND=python $(PY) -m pytest -n $(JOBS) tests/turn tests/dialects
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup -m "not long"
 
 page: $(VENV)/levada.stamp   ## the page in a real Chromium
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup tests/live/test_page.py tests/live/test_page_live.py

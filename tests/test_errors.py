@@ -7,7 +7,19 @@ import pickle
 
 import pytest
 
-from levada import EventTooLarge, LevadaError, MalformedPayload, StreamError, TransportRewound, UsageError
+from levada import (
+    EventTooLarge,
+    KeyConflict,
+    LedgerError,
+    LedgerTooLarge,
+    LevadaError,
+    MalformedPayload,
+    SchemaMismatch,
+    StoreError,
+    StreamError,
+    TransportRewound,
+    UsageError,
+)
 
 ERRORS = [
     EventTooLarge(10, 11, 5),
@@ -15,6 +27,12 @@ ERRORS = [
     MalformedPayload("expected more", 3),
     TransportRewound(1, 2),
     UsageError("no"),
+    KeyConflict("k"),
+    LedgerTooLarge("the turn", 11, 10, "max_turn_bytes"),
+    SchemaMismatch(None, 2),
+    SchemaMismatch(1, 2),
+    SchemaMismatch(3, 2),
+    StoreError("busy", "words", True),
 ]
 
 
@@ -25,6 +43,11 @@ class TestTree:
         assert not issubclass(UsageError, StreamError)
         for error in (EventTooLarge, MalformedPayload, TransportRewound):
             assert issubclass(error, StreamError)
+
+    def test_or_the_store(self) -> None:
+        for error in (KeyConflict, LedgerTooLarge, SchemaMismatch, StoreError):
+            assert issubclass(error, LedgerError)
+        assert not issubclass(LedgerError, (StreamError, UsageError))
 
     def test_a_usage_error_is_a_value_error(self) -> None:
         assert issubclass(UsageError, ValueError)

@@ -14,11 +14,16 @@ from levada.errors import (
     Blocked,
     Cancelled,
     EventTooLarge,
+    KeyConflict,
+    LedgerError,
+    LedgerTooLarge,
     LevadaError,
     MalformedPayload,
     NotFinished,
     ProtocolError,
     ProviderError,
+    SchemaMismatch,
+    StoreError,
     StreamError,
     TooLarge,
     TransportError,
@@ -67,6 +72,8 @@ if TYPE_CHECKING:
     from levada.dialects import DIALECTS, PROFILES, Profile
     from levada.finished import FinishedTurn
     from levada.gate import Gate, HoldGate, OpenGate, Sentence, SentenceGate
+    from levada.ledger import AsyncLedger as AsyncLedger
+    from levada.ledger import Ledger as Ledger
     from levada.live import LiveLog
     from levada.outcome import Incomplete, Outcome, RunRecord
     from levada.paint import PaintClock, Painter, ThreadPainter
@@ -104,6 +111,9 @@ __all__ = [
     "Incomplete",
     "JsonArray",
     "JsonLines",
+    "KeyConflict",
+    "LedgerError",
+    "LedgerTooLarge",
     "LevadaError",
     "LiveLog",
     "MalformedPayload",
@@ -122,10 +132,12 @@ __all__ = [
     "Retry",
     "Review",
     "RunRecord",
+    "SchemaMismatch",
     "Sentence",
     "SentenceGate",
     "State",
     "StopButton",
+    "StoreError",
     "Stray",
     "StreamError",
     "TextDelta",
@@ -156,7 +168,8 @@ __all__ = [
     "run_turn_sync",
 ]
 
-# What stands on msgspec: name -> module.
+# What stands on msgspec, and on an extra: name -> module. What needs an extra is not in __all__, so that
+# `from levada import *` works without it.
 _AT_FIRST_USE = {
     **dict.fromkeys(("DIALECTS", "PROFILES", "Profile"), "levada.dialects"),
     **dict.fromkeys(
@@ -183,6 +196,7 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("Detected", "detect"), "levada.detection"),
     "FinishedTurn": "levada.finished",
     **dict.fromkeys(("Gate", "HoldGate", "OpenGate", "Sentence", "SentenceGate"), "levada.gate"),
+    **dict.fromkeys(("AsyncLedger", "Ledger"), "levada.ledger"),
     "LiveLog": "levada.live",
     **dict.fromkeys(("Incomplete", "Outcome", "RunRecord"), "levada.outcome"),
     **dict.fromkeys(("PaintClock", "Painter", "ThreadPainter"), "levada.paint"),
@@ -207,4 +221,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_AT_FIRST_USE})

@@ -5,6 +5,7 @@
     ├── TurnError              the turn ended badly; .kind: Truncated, ProviderError, TransportError, ProtocolError,
     │                          TooLarge, TurnTimeout, Blocked
     ├── Cancelled, NotFinished there is no result, and why
+    ├── LedgerError            the store of finished turns: KeyConflict, LedgerTooLarge, SchemaMismatch, StoreError
     └── UsageError             our caller: a setting that makes no sense, a call after the end
 
 Fields come first; the text is built from them. An error survives pickling, and two errors of one type with the
@@ -214,3 +215,87 @@ class Cancelled(LevadaError):
     def __str__(self) -> str:
         closed = {True: "closed", False: "still open", None: "not known to be closed"}[self.upstream_closed]
         return f"the turn was cancelled{f' by {self.by}' if self.by else ''}; its upstream is {closed}"
+
+
+class LedgerError(LevadaError):
+    """The ledger did not do what it was asked, and nothing was stored half."""
+
+
+class KeyConflict(LedgerError):
+    """Another content is stored under this key already; nothing was changed.
+
+    No UsageError: that a key was used twice shows only when two answers meet in the store, often of two attempts at
+    one question. `key`: which; it is not in the message, for it may name a person.
+    """
+
+    _fields = ("key",)
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return (
+            "another turn, or the same one with other actions, is stored under this key; give each answer a key of "
+            "its own, and use one again only to repeat the same commit"
+        )
+
+
+class LedgerTooLarge(LedgerError):
+    """What was to be stored is larger than a limit. `what`, `size` and `limit` in bytes; `option`: what raises it."""
+
+    _fields = ("what", "size", "limit", "option")
+
+    def __init__(self, what: str, size: int, limit: int, option: str) -> None:
+        super().__init__(what, size, limit, option)
+        self.what = what
+        self.size = size
+        self.limit = limit
+        self.option = option
+
+    def __str__(self) -> str:
+        return f"{self.what} takes {self.size} bytes, and {self.limit} is the most; raise {self.option} of the ledger"
+
+
+class SchemaMismatch(LedgerError):
+    """The database holds another version of the ledger's tables than this levada can use.
+
+    `found`: its version, None where there is none. `known`: ours.
+    """
+
+    _fields = ("found", "known")
+
+    def __init__(self, found: int | None, known: int) -> None:
+        super().__init__(found, known)
+        self.found = found
+        self.known = known
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return "the database holds no ledger; open it once without read_only to make one"
+        if self.found < self.known:
+            return (
+                f"the ledger has schema version {self.found}, and this levada needs {self.known}; open it once without "
+                "read_only to bring it forward"
+            )
+        return f"the ledger has schema version {self.found}, and this levada knows {self.known}; use a newer levada"
+
+
+class StoreError(LedgerError):
+    """The database failed; the transaction was taken back, or its end is not known.
+
+    `reason`: busy, full, read_only, missing, not_a_database, corrupt, unreachable, denied, conflict, too_large or
+    other. `message`: in words, without values. `retryable`: whether the same call may go better; a commit may always be
+    made again with its key, for it stores once.
+    """
+
+    _fields = ("reason", "message", "retryable")
+
+    def __init__(self, reason: str, message: str, retryable: bool = False) -> None:
+        super().__init__(reason, message, retryable)
+        self.reason = reason
+        self.message = message
+        self.retryable = retryable
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"

@@ -1,4 +1,4 @@
-"""The gateways under examples/ run as they stand, each as a process of its own, before a ReplayServer."""
+"""The programs under examples/ run as they stand, each as a process of its own, before a ReplayServer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from levada import Ledger
 from levada.testing import ReplayServer, Reply
 from tests.gateway.serving import Running
 from tests.gateway.test_normal_form import Reader
@@ -87,3 +88,38 @@ def test_the_client_shows_the_answer_and_knows_a_cut() -> None:
     assert "用心して" in whole.stdout.decode()
     assert cut.returncode == 1
     assert b"no answer: truncated" in cut.stderr
+
+
+class TestKeepTurns:
+    def test_an_answer_is_kept_and_told_once(self, tmp_path: Path) -> None:
+        with ReplayServer(Reply(CHAT, delay_s=0.001)) as server:
+            first, again = (keep_turns(server.url, tmp_path) for _ in range(2))
+            assert len(server.requests) == 1
+        for done in (first, again):
+            assert done.returncode == 0, done.stderr.decode()
+            assert "水路" in done.stdout.decode()
+        assert first.stderr == b"told her (7/0/tell)\n"
+        assert again.stderr == b""
+
+    def test_of_a_cut_one_only_a_part_is_kept(self, tmp_path: Path) -> None:
+        with ReplayServer(Reply(CHAT[:-2])) as server:  # whole events, but neither finish reason nor [DONE]
+            done = keep_turns(server.url, tmp_path)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"no answer: truncated")
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            assert (ledger.count(), ledger.queued()) == (0, {})
+            assert [(one.error_kind, one.incomplete) for one in ledger.partials(key="7")] == [("truncated", True)]
+            assert {one.error_kind for one in ledger.records(key="7")} == {"truncated"}
+
+
+def keep_turns(upstream: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, str(EXAMPLES / "keep_turns.py"), "7", "Why?"]
+    environment = {
+        **os.environ,
+        "UPSTREAM_URL": upstream,
+        "UPSTREAM_KEY": "k",
+        "LEDGER_URL": f"sqlite:///{folder}/turns.db",
+        "NO_PROXY": "*",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)

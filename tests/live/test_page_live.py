@@ -83,6 +83,7 @@ class TestCut:
         visit.wait("finished")
         whole(visit)
 
+    @pytest.mark.long
     def test_after_the_end_of_the_turn_too(self, visit: Visit, proxy: Proxy, gateway: Running) -> None:
         visit.ask("paced")
         visit.wait("streaming", "reasoning")
@@ -106,6 +107,7 @@ class TestCut:
             whole(visit)
             visit.context.close()
 
+    @pytest.mark.long
     def test_in_the_end_it_gives_up(self, browser: Any) -> None:
         with Running(scenarios=PLAYED, live=LiveSettings(linger_s=0.5)) as short, Proxy(short.url) as proxy:
             visit = Visit(browser, proxy.url)
@@ -118,6 +120,7 @@ class TestCut:
             assert not visit.shown(".lost")
             visit.context.close()
 
+    @pytest.mark.long
     def test_a_turn_that_is_no_longer_kept_is_an_error(self, browser: Any) -> None:
         live = LiveSettings(linger_s=30, keep_s=0.2)
         with Running(scenarios=PLAYED, live=live) as short, Proxy(short.url) as proxy:
@@ -155,6 +158,7 @@ class TestReload:
         visit.page.click("text=Ask again")
         visit.page.wait_for_selector(".turn:nth-of-type(2)[data-state='finished']")
 
+    @pytest.mark.long
     def test_an_answer_that_was_complete_before_is_there_at_once(self, visit: Visit, gateway: Running) -> None:
         visit.ask("paced")
         visit.wait("streaming", "reasoning")
@@ -173,6 +177,7 @@ class TestReload:
         assert visit.page.query_selector(".turn") is None
         assert visit.page.evaluate("sessionStorage.length") == 0
 
+    @pytest.mark.long
     def test_after_a_stop_too(self, visit: Visit, gateway: Running) -> None:
         visit.ask("slow")
         visit.wait("streaming")

@@ -1,0 +1,154 @@
+"""From a URL to an engine whose transactions are what the ledger promises.
+
+SQLite: WAL, so that readers wait for no writer; synchronous=FULL, so that what is committed survives a loss of power; a
+write transaction begins with BEGIN IMMEDIATE, so that it waits at its beginning and never fails in its middle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Engine, QueuePool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+from levada.errors import StoreError, UsageError
+
+__all__ = ["engine_for", "set_wal"]
+
+_SYNCHRONOUS: Final = ("FULL", "NORMAL")
+# A server that is gone without a word is noticed within half a minute, not after TCP's two hours. The URL may say else.
+_POSTGRES_OPTIONS: Final = {
+    "application_name": "levada",
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_OF_ERRNO: Final = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EROFS: "read_only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+}
+
+
+def engine_for(url: str | URL, *, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
+    """Return an engine for `url`. Raises UsageError for a URL or setting that makes no sense."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise UsageError("the URL of a ledger looks like sqlite:///turns.db or postgresql+psycopg://…") from None
+    if synchronous not in _SYNCHRONOUS:
+        raise UsageError(f"synchronous must be FULL or NORMAL, not {synchronous!r:.100}")
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        return _sqlite(parsed, busy_timeout_s, read_only, synchronous, pool_size)
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return _postgres(parsed.set(drivername="postgresql+psycopg"), busy_timeout_s, read_only, pool_size)
+    raise UsageError(f"a ledger is kept in sqlite or postgresql+psycopg, not in {parsed.drivername!r:.100}")
+
+
+def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
+    if sqlite3.sqlite_version_info < (3, 35):
+        raise UsageError(f"a ledger needs SQLite 3.35 (of 2021), and this Python has {sqlite3.sqlite_version}")
+    memory = url.database in (None, "", ":memory:")
+    if not memory and (url.database or "").startswith("file:"):
+        raise UsageError("say sqlite:///path/of/file.db, and read_only=True rather than mode=ro in a file: URI")
+    if memory and read_only:
+        raise UsageError("a ledger in memory begins empty: it cannot be read_only")
+    path = Path(url.database or "").absolute()
+    if not memory:
+        _make_file(path, read_only)
+
+    def connect() -> Any:
+        # isolation_level None: the driver begins no transactions of its own, _begin does
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": busy_timeout_s}
+        if memory:
+            connection = sqlite3.connect(":memory:", **options)
+        else:
+            mode = "ro" if read_only else "rw"  # not rwc: a file that is taken away is an error, not a new ledger
+            connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, **options)
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        return connection
+
+    # the pool holds the only connection to a database in memory, and hands it to one thread at a time
+    size: dict[str, Any] = {"pool_size": 1 if memory else pool_size, "max_overflow": 0, "pool_timeout": busy_timeout_s}
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, hide_parameters=True, **size)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        writes = connection.get_execution_options().get("levada_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _make_file(path: Path, read_only: bool) -> None:
+    """Make an empty file that only its owner may read; the files that SQLite puts beside it follow its mode."""
+    try:
+        if path.is_dir():
+            raise StoreError("missing", "the path of the ledger is a directory; name a file in it")
+        if path.exists():
+            return
+        if not path.parent.is_dir():
+            raise StoreError("missing", "the directory of the ledger does not exist; make it first")
+        if read_only:
+            raise StoreError("missing", "the file of the ledger does not exist")
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        reason = _OF_ERRNO.get(error.errno or 0, "other")
+        raise StoreError(reason, f"the file of the ledger cannot be made: {error.strerror}") from None
+    except ValueError:
+        raise UsageError("the path of the ledger holds a NUL") from None
+
+
+def set_wal(engine: Engine, busy_timeout_s: float) -> None:
+    """Turn a file to WAL, once for all that open it. SQLite does not wait for a lock here, so we do."""
+    ends = time.monotonic() + busy_timeout_s
+    connection = engine.raw_connection()
+    try:
+        while True:
+            try:
+                connection.cursor().execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > ends:
+                    raise
+                time.sleep(0.01)
+    finally:
+        connection.close()
+
+
+def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) -> Engine:
+    try:
+        from psycopg.types.string import TextLoader  # noqa: PLC0415  # not needed for SQLite
+    except ImportError as error:
+        raise UsageError(f"PostgreSQL needs psycopg ({error}): pip install 'levada[ledger]'") from error
+
+    options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in url.query}
+    engine = create_engine(
+        url,
+        connect_args=options,
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=busy_timeout_s,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, record: Any) -> None:
+        connection.adapters.register_loader("json", TextLoader)  # the text as it came; hostile.py reads it
+        connection.execute(f"SET lock_timeout = {int(busy_timeout_s * 1000)}")
+        if read_only:
+            connection.execute("SET default_transaction_read_only = on")
+        connection.commit()
+
+    return engine
