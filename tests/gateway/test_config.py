@@ -97,6 +97,8 @@ def test_a_request_cannot_ask_for_no_stream(tmp_path: Path) -> None:
         ("[upstreams.a]\nurl = 'http://${NOPE}/'\ndialect = 'gemini'", "variable NOPE is not set"),
         ("[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'\nmax_turn_bytes = 0", "max_turn_bytes"),
         ("[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'\nmax_turns = 0", "max_turns must be 1 or more"),
+        ("[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'\nrequest = {x = nan}", "a: request is sent as JSON"),
+        ("[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'\nrequest = {x = 2026-01-01}", "a: request is sent as"),
         ("[upstreams.a.timeouts]\nidle_s = 0\n[upstreams.a]\nurl = 'http://x/'\ndialect = 'gemini'", "idle_s"),
         ("upstreams = {}\n[limits]\nsend_s = 0", "limits: send_s must be above 0"),
         ("upstreams = {}\n[limits]\nnope = 1", "unknown field `nope`"),

@@ -6,7 +6,8 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -333,6 +334,10 @@ class TestLimits:
             (b'{"upstream":"gemini","request":[]}', 400),
             (b'{"upstream":1,"request":{}}', 400),
             (b'{"upstream":"gemini","request":{},"more":1}', 400),
+            (b'{"upstream":"gemini","request":{"temperature":NaN}}', 400),
+            (b'{"upstream":"gemini","request":{"temperature":-Infinity}}', 400),
+            (b'{"upstream":"gemini","request":{"temperature":[{"x":1e999}]}}', 400),
+            (b'{"upstream":"gemini","request":{"temperature":%s}}' % (b"9" * 5000), 400),
             (b'{"request":{}}', 404),
             (b'{"upstream":"nope","request":{}}', 404),
             (b'{"upstream":"gemini","request":{"x":"' + b"x" * 2_000_000 + b'"}}', 413),
@@ -342,6 +347,15 @@ class TestLimits:
         got = call(quick, "POST", "/turns", content=body, headers={"content-type": "application/json"})
         assert got.status_code == status
         assert set(got.json()["error"]) == {"type", "message"}
+
+    def test_what_is_no_number_reaches_no_upstream(self, quick: Running) -> None:
+        for number in ("NaN", "Infinity", "1e999"):
+            body = '{"upstream":"gemini","request":{"marked":%s}}' % number  # noqa: UP031  # braces
+            got = call(quick, "POST", "/turns", content=body, headers={"content-type": "application/json"})
+            assert "no JSON" in got.json()["error"]["message"]
+        assert not any("marked" in request for request in quick.demo.requests)
+        assert post(quick, "gemini", marked=[1e308, 10**30, "é"]).end["state"] == "finished"
+        assert quick.demo.requests[-1]["marked"] == [1e308, 10**30, "é"]
 
     def test_a_body_without_length_is_counted_too(self, quick: Running) -> None:
         got = call(
@@ -398,7 +412,8 @@ class TestLimits:
                 held.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 assert b"200 OK" in held.recv(65536)
                 held.sendall(b"GET /healthz HT")
-                assert closed(held)
+                status, error = refusal(held)
+                assert (status, error["type"]) == (408, "timeout")
             with socket.create_connection((host, int(port)), 5) as held:  # and a connection that only idles
                 held.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 assert b"200 OK" in held.recv(65536)
@@ -419,6 +434,143 @@ class TestLimits:
 
     def test_a_head_that_is_too_large_is_refused(self, quick: Running) -> None:
         assert call(quick, "GET", "/healthz", headers={"x": "y" * 40_000}).status_code == 431
+
+    @pytest.mark.parametrize(
+        ("target", "fields"),
+        [
+            (b"/healthz", b"x: " + b"a" * 17_000 + b"\r\n"),
+            (b"/healthz", b"x: a\r\n" * 2900),
+            (b"/healthz?" + b"a" * 17_000, b""),
+            (b"/" + b"a" * 17_000, b""),
+            (b"/healthz?" + b"a" * 8_000, b"x: " + b"a" * 8_400 + b"\r\n"),
+            (b"/healthz", b"x: " + b" " * 60_000 + b"a\r\n"),  # padding, which no application sees
+        ],
+    )
+    @pytest.mark.parametrize("piece", [1 << 20, 5000])
+    def test_the_whole_head_is_counted(self, quick: Running, target: bytes, fields: bytes, piece: int) -> None:
+        with raw(quick) as held:
+            head = b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n" + fields + b"\r\n"
+            with suppress(ConnectionError):  # it need not read the rest
+                for at in range(0, len(head), piece):
+                    held.sendall(head[at : at + piece])
+                    time.sleep(0.002)
+            status, error = refusal(held)
+        assert (status, error["type"]) == (431, "too_large")
+
+    def test_a_head_of_almost_the_limit_passes(self, quick: Running) -> None:
+        with raw(quick) as held:
+            held.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 16_200 + b"\r\n\r\n")
+            assert held.recv(65536).startswith(b"HTTP/1.1 200")
+
+    def test_what_is_no_http_is_told_as_json(self, quick: Running) -> None:
+        with raw(quick) as held:
+            held.sendall(b"good morning\r\n\r\n")
+            status, error = refusal(held)
+        assert (status, error["type"]) == (400, "bad_request")
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("GET", "/nope", 404),
+            ("DELETE", "/turns/", 404),
+            ("POST", "/turns/", 404),
+            ("GET", "/turns", 405),
+            ("PUT", "/turns/x", 405),
+            ("POST", "/healthz", 405),
+        ],
+    )
+    def test_an_address_that_is_none_is_told_as_json(self, quick: Running, method: str, path: str, status: int) -> None:
+        got = call(quick, method, path)
+        assert got.status_code == status
+        assert set(got.json()["error"]) == {"type", "message"}
+        assert ("allow" in got.headers) == (status == 405)
+
+
+class TestHalfClosed:
+    """A client may close its writing side once it has asked (RFC 9112, 9.6), as `nc -N` does."""
+
+    @pytest.mark.parametrize("upstream", ["gemini", "slow"])
+    def test_it_gets_its_whole_answer(self, upstream: str, quick: Running, paced: Running) -> None:
+        turn = Open(quick if upstream == "gemini" else paced, upstream)
+        turn.socket.shutdown(socket.SHUT_WR)
+        seen = b""
+        while data := turn.socket.recv(65536):
+            seen += data
+        assert b'"state":"finished"' in seen
+        assert b"event: end" in seen
+
+    def test_a_short_answer_too_and_then_it_is_closed(self, quick: Running) -> None:
+        with raw(quick) as held:
+            held.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            held.shutdown(socket.SHUT_WR)
+            seen = b""
+            while data := held.recv(65536):
+                seen += data
+        assert b"200 OK" in seen
+        assert b'"status":"ok"' in seen
+
+    def test_half_a_request_is_none(self, quick: Running) -> None:
+        with raw(quick) as held:
+            held.sendall(b"GET /healthz HTTP/1.1\r\nhost:")
+            held.shutdown(socket.SHUT_WR)
+            assert held.recv(65536) == b""
+
+    def test_one_that_goes_later_is_noticed_while_its_upstream_says_nothing(self, paced: Running) -> None:
+        turn = Open(paced, "hanging")
+        turn.read_until(b"streaming")
+        turn.socket.shutdown(socket.SHUT_WR)
+        turn.read_until(b": keep-alive")
+        turn.socket.close()
+        wait_until(lambda: paced.turns == 0)
+
+
+class TestFeeding:
+    def test_a_large_chunk_leaves_the_loop_to_others(self) -> None:
+        event = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+        chunk = event * (4 * 1024 * 1024 // len(event))
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield chunk
+
+        @asynccontextmanager
+        async def opening() -> AsyncIterator[AsyncIterator[bytes]]:
+            yield chunks()
+
+        async def main() -> int:
+            steps, over = 0, False
+
+            async def others() -> None:
+                nonlocal steps
+                while not over:
+                    steps += 1
+                    await asyncio.sleep(0)
+
+            other = asyncio.create_task(others())
+            frames = Frames(opening(), Turn("openai_chat"))
+            async for _ in frames:
+                pass
+            over = True
+            await other
+            assert len(frames.turn.answer) == len(chunk) // len(event)
+            return steps
+
+        assert asyncio.run(main()) > 60, "some 64 kB at a time"
+
+
+def raw(gateway: Running) -> socket.socket:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 5)
+
+
+def refusal(held: socket.socket) -> tuple[int, dict[str, str]]:
+    """Read an answer to its end; return its status and its error."""
+    seen = b""
+    with suppress(ConnectionResetError):  # it was closed before all that we sent was read
+        while data := held.recv(65536):
+            seen += data
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head, seen
+    return int(head.split(b" ")[1]), json.loads(body)["error"]
 
 
 def closed(held: socket.socket) -> bool:
@@ -471,4 +623,4 @@ class TestPageFiles:
     def test_the_page_learns_names_and_no_addresses(self, quick: Running) -> None:
         rows = call(quick, "GET", "/upstreams").json()["upstreams"]
         assert [row["name"] for row in rows] == list(SCENARIOS)
-        assert set(rows[0]) == {"name", "dialect", "profile", "title", "note", "group"}
+        assert set(rows[0]) == {"name", "dialect", "profile", "title", "note", "group", "demo"}

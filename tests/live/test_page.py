@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from levada.gateway.demo import SCENARIOS
-from levada.gateway.demo.scenarios import _MARKUP, Scenario
+from levada.gateway.demo.scenarios import _MARKUP, Scenario, _chat
 from tests.gateway.serving import Running
 from tests.live.browsing import QUESTION, Visit, need_browser, turn_of, within
 
@@ -84,8 +84,10 @@ class TestEveryScenario:
         else:
             assert not visit.shown(".reply") or visit.text(".reply") == ""
             assert not visit.shown(".thoughts")
-            assert visit.buttons() == ["Try again"]
+            assert visit.buttons() == ["Try anyway" if name == "refused" else "Try again"]
             assert visit.shown(".problem")
+            assert visit.page.text_content("#announcer") == "No answer."
+        assert visit.page.get_attribute(".turn:last-child .reply", "aria-busy") == "false"
         assert visit.wrong == []
 
 
@@ -150,14 +152,13 @@ class TestArriving:
 
 
 class TestEnds:
-    def test_a_cut_answer_is_an_error_that_says_so_and_can_be_tried_again(self, visit: Visit, gateway: Running) -> None:
-        gateway.demo.asked.clear()  # the next is the first: cut
+    def test_a_cut_answer_is_an_error_that_says_so_and_can_be_tried_again(self, visit: Visit) -> None:
         visit.ask("cut-once")
         visit.wait("streaming", "answer")
         visit.wait("error")
         assert visit.text(".problem h2") == "The answer was cut"
         assert "not a whole answer" in visit.text(".problem")
-        assert visit.page.get_attribute(".turn:last-child .problem", "role") == "alert"
+        assert visit.page.get_attribute(".turn:last-child .problem > div", "role") == "alert"
         assert "água" not in visit.text("")
         visit.page.evaluate("watched.texts.length = 0")
         visit.page.click("text=Try again")
@@ -174,10 +175,32 @@ class TestEnds:
         assert "overloaded_error: Overloaded" in visit.text(".problem")
         assert "Levada" not in visit.text(".reply")
 
-    def test_a_refusal_says_when_it_may_go_better(self, visit: Visit) -> None:
+    def test_the_first_try_of_every_question_is_cut_whoever_asks(self, browser: Any, gateway: Running) -> None:
+        for _ in range(2):
+            visit = Visit(browser, gateway.url)
+            for _ in range(2):
+                visit.ask("cut-once")
+                visit.wait("error")
+                visit.page.reload()
+                visit.page.wait_for_selector("html[data-ready]")
+            visit.context.close()
+
+    def test_a_provider_that_asks_to_wait_is_counted_down_and_may_be_tried_anyway(self, visit: Visit) -> None:
         visit.ask("refused")
         visit.wait("error")
-        assert "Better after 7.0 s" in visit.text(".problem")
+        assert "The provider asks to wait 7 s." in visit.text("[role=alert]")
+        assert "to go" not in visit.text("[role=alert]"), "a reader of the screen would hear it each second"
+        assert visit.text(".left") == "7 s to go"
+        assert within(lambda: visit.text(".left") == "6 s to go")
+        visit.page.click("text=Try anyway")
+        visit.page.wait_for_selector(".problem:has-text('asks to wait')")
+        assert within(lambda: visit.buttons() == ["Try again"], 20)
+        assert visit.text(".left") == ""
+
+    def test_where_nothing_had_arrived_nothing_is_said_of_it(self, visit: Visit) -> None:
+        visit.ask("refused")
+        visit.wait("error")
+        assert "had arrived" not in visit.text(".problem")
 
     def test_ask_again_asks_the_same(self, visit: Visit, gateway: Running) -> None:
         visit.ask("gemini")
@@ -186,7 +209,9 @@ class TestEnds:
         visit.page.click("text=Ask again")
         visit.page.wait_for_selector(".turn:nth-of-type(2)[data-state='finished']")
         assert (visit.text(".reply"), visit.text(".question")) == (first, QUESTION)
-        assert gateway.demo.requests[-1] == {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
+        request = gateway.demo.requests[-1]
+        assert request.pop("asked")  # for the demo alone
+        assert request == {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
 
     def test_the_next_question_can_be_asked_at_once(self, visit: Visit) -> None:
         visit.ask("refused", "one")
@@ -232,6 +257,7 @@ class TestCancelling:
         visit.page.wait_for_timeout(200)
         assert visit.text(".reply") == text != ""
         assert visit.text(".hint") == "incomplete, not an answer"
+        assert visit.page.get_attribute(".turn:last-child .reply", "aria-busy") == "false"
         assert visit.buttons() == ["Try again"]
         assert visit.style(".sign", "animationName") == "none"
 
@@ -297,6 +323,95 @@ class TestPerson:
             "Answer confirmed.",
         ]
 
+    def test_an_empty_field_asks_nothing(self, visit: Visit) -> None:
+        for words in ("", "  \n "):
+            visit.ask("anthropic", words)
+            visit.page.wait_for_timeout(100)
+            assert visit.page.query_selector(".turn") is None
+        assert visit.page.evaluate("document.activeElement.id") == "question"
+
+    @pytest.mark.parametrize("way", ["mouse", "keyboard"])
+    def test_what_is_pressed_leaves_the_focus_where_one_is(self, visit: Visit, way: str) -> None:
+        def press(words: str) -> None:
+            if way == "mouse":
+                visit.page.click(words)
+            else:
+                visit.page.focus(words)
+                visit.page.keyboard.press("Enter")
+
+        focus = "document.activeElement.id || document.activeElement.className || document.activeElement.nodeName"
+        visit.ask("error")
+        visit.wait("error")
+        press("text=Try again")
+        visit.page.wait_for_selector(".turn:not([data-state='error'])")
+        assert visit.page.evaluate(focus) == "turn"
+        visit.page.keyboard.press("Tab")
+        assert visit.page.evaluate("document.activeElement.closest('.turn, .ask') !== null"), "not at the top"
+        visit.wait("error")
+        visit.page.fill("#question", "again")
+        press("#send")
+        assert visit.page.evaluate(focus) == "stop"
+        visit.page.wait_for_selector("#send:visible")
+        assert visit.page.evaluate(focus) == "send"
+
+    def test_an_older_turn_cannot_be_tried_again_while_another_arrives_and_says_so(self, visit: Visit) -> None:
+        visit.ask("refused")
+        visit.wait("error")
+        button = visit.page.locator(".turn:first-of-type button.asks")
+        assert button.get_attribute("aria-disabled") == "false"
+        visit.ask("slow")
+        visit.wait("streaming", "answer")
+        assert button.get_attribute("aria-disabled") == "true"
+        assert button.get_attribute("title") == "Another answer is arriving"
+        button.dispatch_event("click")
+        assert visit.page.text_content("#announcer") == "Another answer is arriving. Stop it first."
+        assert visit.page.get_attribute(".turn:first-of-type", "data-state") == "error"
+        visit.page.keyboard.press("Escape")
+        visit.wait("cancelled")
+        assert button.get_attribute("aria-disabled") == "false"
+
+    @pytest.mark.parametrize(("width", "words"), [(360, "Ask something"), (900, "Ask: Enter sends, Esc stops")])
+    def test_keys_are_spoken_of_where_there_are_some(
+        self, browser: Any, gateway: Running, width: int, words: str
+    ) -> None:
+        visit = Visit(browser, gateway.url, viewport={"width": width, "height": 640})
+        assert visit.page.get_attribute("#question", "placeholder") == words
+        visit.context.close()
+
+    @pytest.mark.parametrize(("width", "height"), [(900, 800), (360, 640)])
+    @pytest.mark.parametrize("last", ["refused", "cut", "stopped"])
+    def test_what_can_be_done_after_a_bad_end_is_in_sight(
+        self, browser: Any, hasty: Running, width: int, height: int, last: str
+    ) -> None:
+        visit = Visit(browser, hasty.url, viewport={"width": width, "height": height})
+        for name in ("openai_chat", "vertex_search"):
+            visit.ask(name)
+            visit.wait("finished")
+        if last == "stopped":
+            visit.ask("fast")
+            visit.wait("streaming", "answer")
+            visit.page.keyboard.press("Escape")
+        else:
+            visit.ask(last)
+        visit.page.wait_for_selector(".turn:last-child button.asks")
+        button = visit.page.locator(".turn:last-child button.asks").bounding_box()
+        assert button["y"] + button["height"] <= visit.page.locator("#ask").bounding_box()["y"]
+        visit.context.close()
+
+    def test_who_reads_further_up_is_left_there(self, browser: Any, gateway: Running) -> None:
+        visit = Visit(browser, gateway.url, viewport={"width": 360, "height": 640})
+        for name in ("openai_chat", "gemini"):
+            visit.ask(name)
+            visit.wait("finished")
+        visit.ask("slow")
+        visit.wait("streaming", "answer")
+        visit.page.evaluate("scrollTo(0, 100)")
+        visit.page.keyboard.press("Escape")
+        visit.wait("cancelled")
+        visit.page.wait_for_timeout(100)
+        assert visit.page.evaluate("scrollY") == 100
+        visit.context.close()
+
     @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1000, "dark")])
     def test_nothing_is_wider_than_the_screen(self, browser: Any, gateway: Running, width: int, scheme: str) -> None:
         visit = Visit(browser, gateway.url, viewport={"width": width, "height": 640}, color_scheme=scheme)
@@ -305,6 +420,154 @@ class TestPerson:
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
         visit.context.close()
         assert visit.wrong == []
+
+
+def chat(name: str, *deltas: dict[str, Any], finish: str = "stop", **more: Any) -> Scenario:
+    more = {"first_delay_s": 0.05, "delay_s": 0.02, **more}
+    kind = {"group": "Odd", "title": name, "note": "", "dialect": "openai_chat", "profile": "deepseek"}
+    return Scenario(name=name, pieces=lambda: _chat(list(deltas), finish, 9), **{**kind, **more})
+
+
+def calls(number: int) -> Iterator[dict[str, Any]]:
+    for index in range(number):
+        function = {"name": f"tool_{index}", "arguments": json.dumps({"text": "z" * 3000})}
+        yield {"tool_calls": [{"index": index, "id": f"c{index}", "type": "function", "function": function}]}
+
+
+THOUGHT, SAID = {"reasoning_content": "Hm. "}, {"content": "The dose is "}
+LINE = [{"content": "lorem ipsum dolor 水 " * 600}] * 80  # a million characters, and no line end
+ODD = {
+    scenario.name: scenario
+    for scenario in (
+        *(chat(finish, SAID, finish=finish) for finish in ("length", "content_filter", "something_new")),
+        chat("empty"),
+        chat("empty-length", THOUGHT, finish="length"),
+        chat("declined", {"refusal": "No."}),
+        chat("again", *[THOUGHT, SAID] * 4, delay_s=0.5),
+        chat("tools", *calls(300), finish="tool_calls", delay_s=0.005),
+        chat("line", *LINE, delay_s=0.01),
+        chat("page-of-html", status=502, content_type="text/html"),
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def odd(browser: Any) -> Iterator[Visit]:
+    with Running(scenarios=ODD) as running:
+        made = Visit(browser, running.url)
+        yield made
+        made.context.close()
+    assert made.wrong == []
+
+
+class TestNotWhole:
+    """A provider may finish what is no whole answer, and says so with its finish reason."""
+
+    @pytest.mark.parametrize(
+        ("name", "word", "hint"),
+        [
+            ("length", "Ended early", "at the length limit"),
+            ("content_filter", "Ended early", "by the provider's content filter"),
+            ("something_new", "Ended early", "for a reason of the provider's own"),
+            ("declined", "Refused", "the model declined to answer"),
+            ("empty", "The answer is empty", "its provider finished without one"),
+            ("empty-length", "Ended early", "at the length limit; the answer is empty"),
+        ],
+    )
+    def test_it_has_no_check_and_says_why(self, odd: Visit, name: str, word: str, hint: str) -> None:
+        odd.ask(name)
+        odd.wait("finished")
+        assert (odd.text(".status strong"), odd.text(".hint")) == (word, hint)
+        assert odd.page.text_content("#announcer") == f"{word}: {hint}."
+        assert odd.style(".sign", "backgroundImage").startswith("linear-gradient"), "half a circle"
+        assert odd.style(".sign", "transform") == "none", "no check"
+        amber = odd.style(".status strong", "color")
+        assert amber == odd.style(".sign", "borderTopColor")
+        assert odd.buttons() == (["Copy", "Ask again"] if "The dose" in odd.text(".reply") else ["Ask again"])
+        assert "Confirmed" not in odd.text("")
+
+    def test_calls_of_tools_are_a_whole_answer(self, odd: Visit) -> None:
+        odd.ask("tools")
+        odd.wait("finished")
+        assert odd.text(".status strong") == "Confirmed"
+        assert odd.buttons() == ["Ask again"], "there is no text to copy"
+
+    def test_a_page_of_html_is_told_as_what_it_is(self, odd: Visit) -> None:
+        odd.ask("page-of-html")
+        odd.wait("error")
+        assert "had arrived" not in odd.text(".problem")
+        assert "rules" not in odd.text(".problem")
+        assert "502" in odd.text(".problem")
+
+
+class TestThinkingAgain:
+    def test_the_status_says_so_and_the_time_is_that_of_all_stretches(self, odd: Visit) -> None:
+        odd.page.evaluate(
+            """window.seen = []; new MutationObserver(() => {
+                const of = (selector) => document.querySelector(`.turn:last-child ${selector}`);
+                const words = [".status strong", "summary"].map((selector) => of(selector).textContent.slice(0, 9));
+                const now = [...words, of("details").open];
+                if (String(now) !== String(seen.at(-1))) seen.push(now);
+            }).observe(log, {subtree: true, attributes: true, attributeFilter: ["data-phase"]})"""
+        )
+        odd.ask("again")
+        odd.wait("finished")
+        thinks, answers = ["Thinking", "Thinking…", True], ["Answering", "Thought f", False]
+        again = ["Thinking", "Thinking…", False]  # it stays folded
+        assert odd.page.evaluate("seen") == [thinks, answers, *[again, answers] * 3]
+        took = float(odd.text("summary").removeprefix("Thought for ").removesuffix(" s"))
+        assert 1.6 < took < 4  # four times half a second
+
+
+class TestMuch:
+    """However much there is, a paint lays out what is new."""
+
+    # how long a task takes is the machine's business; how much one of them does is ours
+    GREW = """
+    window.grew = [];
+    new MutationObserver((changes) => grew.push(changes.reduce((sum, {target, oldValue, addedNodes}) => sum
+        + (oldValue === null ? [...addedNodes].reduce((size, node) => size + node.textContent.length, 0)
+                             : target.data.length - oldValue.length), 0)))
+        .observe(log, {subtree: true, childList: true, characterData: true, characterDataOldValue: true});
+    """
+
+    @pytest.mark.parametrize("name", ["tools", "line"])
+    def test_no_paint_does_much_and_all_of_it_comes(self, odd: Visit, name: str) -> None:
+        odd.page.reload()
+        odd.page.wait_for_selector("html[data-ready]")
+        odd.page.evaluate(self.GREW)
+        odd.ask(name)
+        odd.wait("finished")
+        grew = odd.page.evaluate("grew")
+        assert max(grew) < 16_384 + 1000, "names and words of the page besides"
+        lines = odd.page.eval_on_selector_all(".line", "lines => lines.map((line) => line.textContent.length)")
+        assert max(lines) <= 16_384
+        turn = turn_of(ODD[name])
+        assert odd.text(".reply") == turn.answer
+        arguments = [row.text_content() for row in odd.page.query_selector_all(".turn:last-child .arguments")]
+        assert arguments == [call.arguments for call in turn.tool_calls]
+
+    def test_a_line_goes_on_in_its_own_direction(self, odd: Visit) -> None:
+        lines = odd.page.evaluate(
+            r"""async () => {
+                const { TextFlow } = await import("/page/paint.js");
+                const element = document.body.appendChild(document.createElement("div"));
+                const flow = new TextFlow(element);
+                flow.append("\u05e9\u05dc\u05d5\u05dd " + "abc ".repeat(3000) + "\nplain 💧" + "💧".repeat(20000));
+                while (flow.behind) flow.paint(1001);
+                const seen = [...element.children].map((line) => [getComputedStyle(line).direction, line.textContent]);
+                const same = element.textContent === flow.text;
+                element.remove();
+                return [same, seen];
+            }"""
+        )
+        same, seen = lines
+        assert same
+        assert [direction for direction, _ in seen[:2]] == ["rtl", "rtl"]
+        assert seen[0][1].endswith(" ")
+        assert seen[2][0] == "ltr"
+        assert all(len(text) <= 16384 for _, text in seen)
+        assert not any("\ud83d" in text or "\udca7" in text for _, text in seen), "no half of a character"
 
 
 class TestHostile:

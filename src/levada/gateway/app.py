@@ -18,6 +18,7 @@ from typing import Any, Final
 import aiohttp
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, QueryParams
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -67,7 +68,9 @@ class Gateway:
         if config.page:
             routes += [Route("/upstreams", self._upstreams), *assets.routes()]
         guard = Middleware(Guard, config.allowed_hosts, config.limits.max_header_bytes)
-        self.app = Starlette(routes=routes, middleware=[guard], lifespan=self._lifespan)
+        told: Any = {HTTPException: _told}
+        self.app = Starlette(routes=routes, middleware=[guard], exception_handlers=told, lifespan=self._lifespan)
+        self.app.router.redirect_slashes = False  # an address is right or wrong
 
     @property
     def live(self) -> LiveLog:
@@ -221,7 +224,7 @@ class Gateway:
     async def _upstreams(self, _request: Request) -> Response:
         """Tell the page what it can ask; no URL, no header."""
         known = self.config.upstreams.items()
-        names = ("dialect", "profile", "title", "note", "group")
+        names = ("dialect", "profile", "title", "note", "group", "demo")
         rows = [{"name": name, **{field: getattr(upstream, field) for field in names}} for name, upstream in known]
         live = {"linger_s": self.config.live.lingers_s, "heartbeat_s": self.config.limits.heartbeat_s}
         return JSONResponse({"upstreams": rows, "live": live}, headers={"cache-control": "no-store"})
@@ -300,6 +303,15 @@ class _Events(_Stream):
             await Response(headers={**HEADERS, "levada-turn": turn_id})(scope, receive, send)
         else:
             await self._tell(turn_id, owner, after, scope, receive, send)
+
+
+async def _told(_request: Request, error: HTTPException) -> Response:
+    """Answer what no route takes."""
+    words = {404: ("not_found", "there is nothing at this address"), 405: ("bad_request", "not with this method")}
+    type, message = words.get(error.status_code, ("bad_request", error.detail))
+    response = Refused(error.status_code, type, message).response()
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _unknown() -> Refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from math import isfinite
 from typing import Any
 
 from starlette.types import Receive, Scope
@@ -16,7 +17,10 @@ __all__ = ["parsed", "read_body"]
 def parsed(body: bytes) -> tuple[str | None, dict[str, Any]]:
     """Return the upstream's name and the request out of the body of POST /turns. Raises Refused."""
     try:
-        document = json.loads(body)
+        document = json.loads(body, parse_constant=_no_number, parse_float=_number)
+    except _NoNumberError:
+        words = "NaN, Infinity and numbers beyond 1.8e308 are no JSON, or none that a provider could read"
+        raise Refused(400, "bad_request", words) from None
     except (ValueError, RecursionError):
         raise Refused(400, "bad_request", "the body is no JSON") from None
     if not isinstance(document, dict) or not isinstance(document.get("request"), dict):
@@ -28,6 +32,21 @@ def parsed(body: bytes) -> tuple[str | None, dict[str, Any]]:
     if name is not None and not isinstance(name, str):
         raise Refused(400, "bad_request", "upstream is a name")
     return name, document["request"]
+
+
+class _NoNumberError(ValueError):
+    """What Python's reader takes for a number, and JSON does not."""
+
+
+def _no_number(_text: str) -> None:
+    raise _NoNumberError
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise _NoNumberError
+    return value
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:

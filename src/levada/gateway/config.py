@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -17,7 +18,7 @@ from levada.dialects import dialect_named, profile_named
 from levada.errors import UsageError
 from levada.io import Timeouts
 from levada.live.values import Options
-from levada.turn import DEFAULT_TURN_LIMIT, Turn
+from levada.turn import Turn
 
 __all__ = ["Config", "Limits", "LiveSettings", "Upstream", "load"]
 
@@ -30,6 +31,11 @@ _LIVE_URL: Final = re.compile(r"(memory|sqlite|redis|rediss|valkey|valkeys|unix)
 _KEPT_HERE: Final = re.compile(r"(memory|sqlite)://")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+# Of the provider's stream. A chat stream spends some 250 bytes on a token, so that this is an answer of 128,000 tokens;
+# one turn for a program may take levada's 256 MiB, but here many share a process (docs/gateway.md has the sum).
+DEFAULT_TURN_BYTES: Final = 32 * 1024 * 1024
 
 
 class TimeoutSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +57,7 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     `key_env`: the environment variable that holds the key; `key_header`: how it is sent. `headers`: sent as they are.
     `request`: fields that a request gets where it does not name them, as the model. `title`, `note`, `group`: for the
-    page.
+    page. `demo`: it plays recordings; the page tells it with `asked` which tries are of one question.
     """
 
     url: str
@@ -60,13 +66,14 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     title: str = ""
     note: str = ""
     group: str = ""
+    demo: bool = False
     key_env: str | None = None
     key_header: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
     timeouts: TimeoutSettings = TimeoutSettings()
     max_turns: int = 256
-    max_turn_bytes: int = DEFAULT_TURN_LIMIT
+    max_turn_bytes: int = DEFAULT_TURN_BYTES
 
     def __repr__(self) -> str:
         return f"<Upstream {self.dialect}>"  # an address or a header may hold a key
@@ -196,6 +203,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 upstream.timeouts.timeouts()
             except UsageError as error:
                 raise UsageError(f"upstream {name}: {error}") from error
+            try:
+                json.dumps(upstream.request, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"upstream {name}: request is sent as JSON, and this is none: {error}") from error
             if not re.match(r"https?://[^/]", upstream.url):
                 raise UsageError(f"upstream {name}: url must begin with http:// or https://")
             if upstream.max_turns < 1:

@@ -29,8 +29,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._max_header_bytes:
-            # the server's own limit counts heads that come in pieces alone
+        if _head_bytes(scope) > self._max_header_bytes:
             await Refused(431, "too_large", "the head is too large", connection="close").response()(
                 scope, receive, send
             )
@@ -54,6 +53,13 @@ class Guard:
             await send(message)
 
         await self._app(scope, receive, send_guarded)
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return how long a request's head is: its first line and its fields, as they are written without padding."""
+    target = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
+    fields = sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+    return len(scope["method"]) + target + len(" ? HTTP/1.1\r\n") + fields
 
 
 def _without_port(host: str) -> str:

@@ -1,4 +1,5 @@
-"""Runs the gateway under uvicorn, with what uvicorn leaves open: a time limit on heads, clients that take nothing."""
+"""Runs the gateway under uvicorn, with what uvicorn leaves open: limits on heads, clients that take nothing, and those
+that close their writing side."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 
 import h11
@@ -18,11 +21,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from levada.gateway.app import ABORT, Gateway
 from levada.gateway.config import Config
+from levada.gateway.refused import Refused
+from levada.gateway.telling import HALF_CLOSED
 
 __all__ = ["Server", "listen", "serve"]
 
 _WRITE_BUFFER: Final = 32 * 1024  # bytes: what waits beyond it waits in the turn, where text merges into one frame
 
+_PIECE: Final = 4096  # bytes: by so much a head may exceed its limit before it is noticed here, and not in the guard
 _TICK_S: Final = 0.1
 
 
@@ -38,9 +44,10 @@ class _Protocol(H11Protocol):
             held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(_WRITE_BUFFER)
         app: ASGIApp = self.app
+        self._half_closed = asyncio.Event()
 
         async def with_abort(scope: Scope, receive: Receive, send: Send) -> None:
-            scope.setdefault("extensions", {})[ABORT] = transport.abort
+            scope.setdefault("extensions", {}).update({ABORT: transport.abort, HALF_CLOSED: self._half_closed})
             await app(scope, receive, send)
 
         self.app = with_abort
@@ -48,8 +55,42 @@ class _Protocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        # h11 counts a head that has not ended: in pieces, so that one that comes at once is counted too
+        while data and self.conn.their_state is h11.IDLE:
+            super().data_received(data[:_PIECE])
+            if self.transport.is_closing():
+                return
+            data = data[_PIECE:]
+        if data:
+            super().data_received(data)
         self._watch_head()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks for it
+        """Keep the connection of a client that has sent its whole request and closed its side: it may wait for us.
+
+        One that has gone looks the same; HALF_CLOSED says so to the application, whose next words would tell.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or self.conn.their_state not in (h11.DONE, h11.MUST_CLOSE):
+            return False
+        cycle.keep_alive = False  # nothing can be asked on it any more
+        self._half_closed.set()
+        return True
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or a head that is too large; called where h11 has raised."""
+        status = getattr(sys.exception(), "error_status_hint", 400)
+        too_large = "the head is larger than max_header_bytes, or no HTTP"
+        words = {431: ("too_large", too_large)}
+        self._refuse(status, *words.get(status, ("bad_request", "the request is no HTTP that this gateway reads")))
+
+    def _refuse(self, status: int, type: str, message: str) -> None:
+        """Answer in the place of the application, and close."""
+        response = Refused(status, type, message, connection="close").response()
+        head = h11.Response(status_code=status, headers=response.raw_headers, reason=HTTPStatus(status).phrase.encode())
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -65,7 +106,13 @@ class _Protocol(H11Protocol):
         if not awaited or self.transport.is_closing():
             self._stop_timer()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.header_s, self.transport.abort)
+            self._head_timer = self.loop.call_later(self.header_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self.conn.trailing_data[0]:
+            self._refuse(408, "timeout", f"the head did not come within {self.header_s:g} s")
+        else:
+            self.transport.abort()  # nothing was asked
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from itertools import chain, repeat
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -22,10 +23,16 @@ from levada.gateway.normal import HEADERS, KEEP_ALIVE, ending, error_event
 from levada.live import Entry, EntryGone, LiveLogError, LiveLogUnavailable, UnknownEntry
 from levada.sse import encode_event
 
-__all__ = ["ABORT", "Telling"]
+__all__ = ["ABORT", "HALF_CLOSED", "Telling"]
 
 # An extension of the scope, from server.py: a callable that drops the connection without waiting for what was written.
 ABORT: Final = "levada.abort"
+
+# Another one: an asyncio.Event, set once the client has closed its writing side. Either it waits for the answer, or it
+# has gone, and only what is written to it tells which: its system answers that nobody is there.
+HALF_CLOSED: Final = "levada.half_closed"
+
+_ASK_S: Final = (0.05, 0.1, 0.2, 0.5)  # so long after one word to it comes the next, at the end each second
 
 _WAITING: Final = 64 * 1024  # bytes that may wait for the client; the rest waits in the log
 
@@ -72,7 +79,10 @@ class Telling:
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell it, until its end or until the client has gone or takes nothing."""
         sending = asyncio.create_task(self._send(scope, send))
+        half_closed = scope.get("extensions", {}).get(HALF_CLOSED)
         tasks = [sending, asyncio.create_task(self._read()), asyncio.create_task(self._leave(receive))]
+        if half_closed is not None:
+            tasks.append(asyncio.create_task(self._ask(half_closed)))
         try:
             await asyncio.wait({tasks[0], tasks[2]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -87,6 +97,14 @@ class Telling:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._gone()  # here, not after the tasks: a busy loop needs its time for each step
+
+    async def _ask(self, half_closed: asyncio.Event) -> None:
+        """See whether a client that has closed its side is there; a comment is nothing to one that is."""
+        await half_closed.wait()
+        for wait_s in chain(_ASK_S, repeat(1.0)):
+            if not self._size:  # else something is written anyhow
+                self._put(KEEP_ALIVE)
+            await asyncio.sleep(wait_s)
 
     async def _read(self) -> None:
         try:

@@ -23,7 +23,7 @@ class Scenario:
 
     `pieces`: what is sent, one send and one HTTP chunk each. `delay_s`: between two of them; `first_delay_s`: before
     the first. `breaks_at`: how many are sent before the body ends, by closing the connection or `clean`, as a server
-    does that thinks it is done. `heals`: only every other request breaks.
+    does that thinks it is done. `heals`: only the first of two equal requests breaks.
     """
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -18,6 +19,7 @@ __all__ = ["DemoUpstream"]
 
 _HEAD_LIMIT: Final = 64 * 1024
 _BODY_LIMIT: Final = 16 * 1024 * 1024
+_REMEMBERED: Final = 1000
 _TICK_S: Final = 0.001  # shorter waits are not waited: what is due is sent together
 
 
@@ -35,6 +37,7 @@ class DemoUpstream:
         self.requests: deque[dict[str, Any]] = deque(maxlen=64)
         self._scenarios = scenarios
         self.asked: Counter[str] = Counter()
+        self._cut: OrderedDict[bytes, None] = OrderedDict()  # requests whose next try is whole, oldest first
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
@@ -49,6 +52,7 @@ class DemoUpstream:
                 title=scenario.title,
                 note=scenario.note,
                 group=scenario.group,
+                demo=True,
             )
             for name, scenario in self._scenarios.items()
         }
@@ -91,7 +95,7 @@ class DemoUpstream:
                 try:
                     self.streaming += 1
                     try:
-                        going_on = await self._play(scenario, writer, waiting)
+                        going_on = await self._play(scenario, body, writer, waiting)
                     finally:
                         self.streaming -= 1
                     if not going_on:
@@ -105,12 +109,25 @@ class DemoUpstream:
             self.open -= 1
             writer.close()
 
-    async def _play(self, scenario: Scenario, writer: asyncio.StreamWriter, waiting: asyncio.Task[bytes]) -> bool:
+    def _breaks_at(self, scenario: Scenario, body: bytes) -> int | None:
+        if not scenario.heals:
+            return scenario.breaks_at
+        # by request, not by server: the page's questions differ in `asked`, and the tries of one do not
+        key = hashlib.sha256(scenario.name.encode() + b" " + body).digest()
+        if key in self._cut:
+            del self._cut[key]
+            return None
+        self._cut[key] = None
+        if len(self._cut) > _REMEMBERED:
+            self._cut.popitem(last=False)
+        return scenario.breaks_at
+
+    async def _play(
+        self, scenario: Scenario, body: bytes, writer: asyncio.StreamWriter, waiting: asyncio.Task[bytes]
+    ) -> bool:
         """Send one answer; return whether the connection can be used again."""
         pieces = scenario.pieces()
-        breaks_at = scenario.breaks_at
-        if scenario.heals and self.asked[scenario.name] % 2 == 0:
-            breaks_at = None
+        breaks_at = self._breaks_at(scenario, body)
         head = [f"HTTP/1.1 {scenario.status} {HTTPStatus(scenario.status).phrase}"]
         head += [f"{name}: {value}" for name, value in scenario.headers]
         head += [f"content-type: {scenario.content_type}", "transfer-encoding: chunked", "", ""]

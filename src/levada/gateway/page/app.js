@@ -4,7 +4,6 @@ import { follow, forget, keep, kept, refusal, stop } from "./live.js";
 import { toTheEnd, TurnView } from "./turn.js";
 
 const MOST_TURNS = 30;   // on the page; older ones go
-const DEMO_QUESTION = "What is a levada?";   // a recorded stream answers anything
 const [log, welcome, announcer, form, upstream, note, question, send, stopButton] =
   ["log", "welcome", "announcer", "ask", "upstream", "note", "question", "send", "stop"].map((id) => document.getElementById(id));
 
@@ -15,9 +14,30 @@ let owner = null;     // whose turns these are: a token, once the gateway has gi
 
 const announce = (words) => { announcer.textContent = words; };
 
+/** One answer at a time. What would begin another one says so, and stays where the keyboard has it. */
+function free() {
+  if (running) announce("Another answer is arriving. Stop it first.");
+  return !running;
+}
+
+function busy(yes) {
+  const held = document.activeElement;
+  send.hidden = yes;
+  stopButton.hidden = !yes;
+  if (yes && held === send) stopButton.focus();   // each stands in the other's place, for the keyboard too
+  if (!yes && held === stopButton) send.focus();
+  for (const button of log.querySelectorAll("button.asks")) mark(button);
+}
+
+function mark(button) {
+  button.setAttribute("aria-disabled", String(running !== null));
+  button.title = running ? "Another answer is arriving" : "";
+}
+
 /** What each dialect's provider calls a question. A gateway's own `request` settings add the model. */
-function requestFor(dialect, text) {
-  switch (dialect) {
+function requestFor(upstream, text, asked) {
+  if (upstream?.demo) return { ...requestFor({ ...upstream, demo: false }, text), asked };   // tells a try from the next
+  switch (upstream?.dialect) {
     case "openai_responses": return { input: text };
     case "gemini": return { contents: [{ role: "user", parts: [{ text }] }] };
     case "vertex_search": return { query: { text } };
@@ -33,14 +53,14 @@ async function run(view, name, text) {
     const response = await fetch("turns", {
       method: "POST",
       headers: { "content-type": "application/json", accept: "text/event-stream", ...(owner ? { "levada-owner": owner } : {}) },
-      body: JSON.stringify({ upstream: name, request: requestFor(known.get(name)?.dialect, text) }),
+      body: JSON.stringify({ upstream: name, request: requestFor(known.get(name), text, view.asked) }),
       signal: controller.signal,
     });
     view.id = response.headers.get("levada-turn");
     owner = response.headers.get("levada-owner") ?? owner;
     if (!response.ok) view.fail({ kind: "gateway", ...(await refusal(response)) });
     else {
-      mine.turn = { id: view.id, owner, upstream: name, question: text, began: Date.now(), last: "" };
+      mine.turn = { id: view.id, owner, upstream: name, question: text, asked: view.asked, began: Date.now(), last: "" };
       if (live.linger_s) keep(mine.turn);
       await follow(mine.turn, view, response, live, controller.signal);
     }
@@ -57,6 +77,7 @@ async function resume(turn) {
   const view = show(turn.upstream, turn.question);
   view.resumed(turn.began);
   view.id = turn.id;
+  view.asked = turn.asked;
   owner = turn.owner ?? owner;
   const controller = new AbortController();
   const mine = begin(view, controller);
@@ -71,8 +92,7 @@ async function resume(turn) {
 function begin(view, controller) {
   const mine = (running = { view, controller, turn: null });
   view.onEnd = () => over(mine);   // the next question need not wait until the connection is done
-  send.hidden = true;
-  stopButton.hidden = false;
+  busy(true);
   return mine;
 }
 
@@ -80,16 +100,16 @@ function over(mine) {
   if (running !== mine) return;
   running = null;
   forget();
-  send.hidden = false;
-  stopButton.hidden = true;
+  busy(false);
 }
 
 function show(name, text) {
   welcome.hidden = true;
   const view = new TurnView(text, {
     announce,
-    again: () => ask(name, text),
-    retry: (failed) => { if (!running) { failed.begin(); run(failed, name, text); } },
+    mark,
+    again: () => { if (free()) ask(name, text); },
+    retry: (failed) => { if (free()) { failed.begin(); run(failed, name, text); } },
   });
   log.append(view.element);
   while (log.querySelectorAll(".turn").length > MOST_TURNS) log.querySelector(".turn").remove();
@@ -98,7 +118,7 @@ function show(name, text) {
 }
 
 function ask(name, text) {
-  if (!running) run(show(name, text), name, text);
+  run(show(name, text), name, text);
 }
 
 function cancel() {
@@ -107,8 +127,6 @@ function cancel() {
   over(mine);
   mine.view.cancel();
   question.focus();
-const left = kept();
-if (left) resume(left);
   if (!mine.turn) return mine.controller.abort();
   // the gateway is told, and the connection goes in every case
   stop(mine.turn, live).finally(() => mine.controller.abort());
@@ -126,8 +144,9 @@ function choose() {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = question.value.trim() || (known.get(upstream.value)?.group ? DEMO_QUESTION : "");
-  if (running || !text) return;
+  const text = question.value.trim();
+  if (!text) question.focus();
+  if (!text || !free()) return;
   ask(upstream.value, text);
   question.value = "";
   fit();
@@ -148,6 +167,11 @@ document.addEventListener("keydown", (event) => {
 stopButton.addEventListener("click", cancel);
 upstream.addEventListener("change", choose);
 window.addEventListener("pagehide", () => { if (!live.linger_s) running?.controller.abort(); });
+
+const small = matchMedia("(pointer: coarse), (max-width: 36rem)");   // no keyboard, or no room to speak of it
+const hint = () => { question.placeholder = small.matches ? "Ask something" : "Ask: Enter sends, Esc stops"; };
+small.addEventListener("change", hint);
+hint();
 
 const { upstreams, ...said } = await (await fetch("upstreams")).json();
 live = { ...live, ...said.live };

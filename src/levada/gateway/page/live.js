@@ -41,7 +41,7 @@ export async function follow(turn, view, response, live, signal) {
         }
       } catch { /* lost: that it was the network's fault or a proxy's makes no difference */ }
     }
-    if (signal.aborted || view.ended) return;
+    if (signal.aborted || view.told) return;
     if (!live.linger_s) return view.close();
     lost ??= performance.now();
     if (performance.now() - lost > live.linger_s * 1000 + MORE_MS) return view.close();

@@ -1,55 +1,40 @@
 // One turn as a person sees it. It follows the normal form (docs/normal-form.md) and keeps its promises:
 // text is provisional until the turn is finished; an error takes the draft's place; after the end nothing changes.
 
-import { PaintClock, TextFlow } from "./paint.js";
+import { make } from "./make.js";
+import { characters, PaintClock, TextFlow } from "./paint.js";
+import { SourceRows, ToolRows } from "./rows.js";
+import { count, early, EMPTY, problem, seconds, STATES, wait } from "./words.js";
 
-const WORDS = {
-  connecting: ["Waiting", "for the first word"],
-  streaming: ["Answering", "provisional until confirmed"],
-  thinking: ["Thinking", "provisional until confirmed"],
-  finished: ["Confirmed", ""],
-  error: ["No answer", ""],
-  cancelled: ["Stopped", "incomplete, not an answer"],
-};
-const PROBLEMS = {
-  truncated: ["The answer was cut", "The connection ended before the provider had finished. What had arrived was not a whole answer, so it is not shown."],
-  provider: ["The provider reported an error", "What had arrived before it was not a whole answer, so it is not shown."],
-  transport: ["The connection failed", "What had arrived was not a whole answer, so it is not shown."],
-  protocol: ["The answer could not be read", "The stream broke its own rules, and some of the answer may be lost."],
-  timeout: ["No answer in time", "The provider took too long. What had arrived was not a whole answer, so it is not shown."],
-  too_large: ["The answer was too large", "It went over a limit of this gateway."],
-  blocked: ["The answer was held back", "A reviewer did not release it."],
-  gateway: ["The gateway did not start a turn", ""],
-};
 const ENDS = new Set(["finished", "error", "cancelled"]);
-
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
+// UTF-16 units in one paint, so that 5 MB at once are many short tasks and no long one; 400,000 a second, and a model
+// says some hundred.
+const MOST_AT_ONCE = 16_384;
 
 /** Whether the person looks at the end; who has scrolled up is left there. */
 const atTheEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 48;
 export const toTheEnd = () => window.scrollTo(0, document.documentElement.scrollHeight);
 
-const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
-const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
-
 export class TurnView {
   #announce;
+  #mark;
   #again;
   #retry;
-  #clock = new PaintClock(() => this.#paint());
+  #clock = new PaintClock(() => this.#paintOn());
   #ticker = 0;
-  #dirty;   // what else than text is to be painted
+  #countdown = 0;
   #lost = 0;   // the timer of the hint that says so
   onEnd = () => {};
 
-  /** `again`, `retry`: what the buttons do. `announce`: says a state to who cannot see it. */
-  constructor(question, { again, retry, announce }) {
+  /**
+   * `again`, `retry`: what the buttons do. `announce`: says a state to who cannot see it. `mark`: is given each button
+   * that asks, to say whether it can.
+   */
+  constructor(question, { again, retry, announce, mark }) {
     this.#announce = announce;
-    this.element = make("article", { className: "turn" });
+    this.#mark = mark;
+    this.asked = Math.random().toString(36).slice(2);   // the same for each try
+    this.element = make("article", { className: "turn", tabIndex: -1 });
     this.element.setAttribute("aria-label", "Answer");
     this.question = make("p", { className: "question", textContent: question, dir: "auto" });
     this.#again = () => again();
@@ -63,6 +48,8 @@ export class TurnView {
     clearTimeout(this.#lost);
     this.#lost = 0;
     clearInterval(this.#ticker);
+    clearInterval(this.#countdown);
+    const focused = this.element.contains(document.activeElement);
     this.state = "connecting";
     this.id = null;
     this.started = performance.now();
@@ -71,11 +58,14 @@ export class TurnView {
     this.error = null;
     this.end = null;
     this.flows = new Map();   // "choice channel" → TextFlow
-    this.calls = new Map();
-    this.references = new Map();
-    this.citations = [];
-    this.#dirty = new Set();
+    this.finishes = new Map();   // choice → finish reason
+    this.tools = new ToolRows();
+    this.sources = new SourceRows();
+    this.arriving = "";   // what came last: "answer" or "reasoning"
+    this.thoughtMs = 0;
+    this.thinkingSince = null;
     delete this.element.dataset.phase;
+    delete this.element.dataset.early;
     this.word = make("strong");
     this.hint = make("span", { className: "hint" });
     this.lost = make("span", { className: "lost", textContent: "reconnecting…", hidden: true });
@@ -89,14 +79,14 @@ export class TurnView {
     this.answer = make("div", { className: "reply" });
     this.answer.setAttribute("aria-live", "polite");
     this.answer.setAttribute("aria-busy", "true");   // read out once, when it is settled
-    this.tools = make("ul", { className: "tools", hidden: true });
-    this.sources = make("ol", { className: "sources", hidden: true });
-    this.problem = make("div", { className: "problem", hidden: true });
-    this.problem.setAttribute("role", "alert");
+    this.alert = make("div");
+    this.alert.setAttribute("role", "alert");
+    this.problem = make("div", { className: "problem", hidden: true }, this.alert);
     this.figures = make("p", { className: "figures" });
     this.actions = make("p", { className: "actions" });
-    this.element.replaceChildren(this.question, this.status, this.reasoning, this.answer, this.tools, this.sources,
-      this.problem, make("footer", {}, this.figures, this.actions));
+    this.element.replaceChildren(this.question, this.status, this.reasoning, this.answer, this.tools.element,
+      this.sources.element, this.problem, make("footer", {}, this.figures, this.actions));
+    if (focused) this.element.focus({ preventScroll: true });   // the button that was pressed is gone
     this.#show("connecting");
     this.#tick();
     this.#ticker = setInterval(() => this.#tick(), 500);
@@ -127,121 +117,167 @@ export class TurnView {
     return ENDS.has(this.state);
   }
 
+  /** Whether all was told, though some of it may wait to be painted. */
+  get told() {
+    return this.ended || this.end !== null;
+  }
+
   /** Take one event of the normal form. */
   take({ type, data }) {
-    if (this.ended) return;
+    if (this.told) return;
     const value = JSON.parse(data);
     switch (type) {
       case "state":
         this.id = value.turn ?? this.id;
         if (value.state === "streaming") this.#show("streaming");
-        break;
+        return;
       case "text":
         this.firstText ??= performance.now() - this.started;
+        this.#arrives(value.channel === "reasoning" ? "reasoning" : "answer");
         this.#flow(value).append(value.text);
-        this.#clock.offer();
         break;
       case "replaced":
+        if (value.text) this.#arrives(value.channel === "reasoning" ? "reasoning" : "answer");
         this.#flow(value).replace(value.text);
-        if (value.text === "" && value.channel === "answer") {
-          this.citations = this.citations.filter((citation) => citation.choice !== value.choice);
-          this.#dirty.add("sources");
-        }
-        this.#clock.offer();
+        if (value.text === "" && value.channel === "answer") this.sources.withdraw(value.choice);
         break;
-      case "tool_call": {
-        const call = this.calls.get(value.index) ?? { arguments: "" };
-        this.calls.set(value.index, { ...value, arguments: call.arguments + value.arguments });
-        this.#dirty.add("tools");
-        this.#clock.offer();
+      case "tool_call":
+        this.#arrives("answer");
+        this.tools.take(value);
         break;
-      }
       case "reference":
-        this.references.set(value.id, value);
-        this.#dirty.add("sources");
-        this.#clock.offer();
+        this.sources.reference(value);
         break;
       case "citation":
-        this.citations.push(value);
-        this.#dirty.add("sources");
-        this.#clock.offer();
+        this.sources.citation(value);
         break;
       case "usage":
         this.usage = value;
-        break;
+        return;
+      case "finish":
+        this.finishes.set(value.choice, value.finish_reason);
+        return;
       case "error":
         this.error = value;
-        break;
+        return;
       case "end":
-        this.#finish(value);
-        break;
+        this.end = value;
+        this.#finish();
+        return;
+      default:
+        return;
     }
+    this.#clock.offer();
   }
 
   /** The stream is over; without its `end` it was cut, whatever had come. */
   close() {
-    if (!this.ended) this.fail(this.error ?? { kind: "truncated", message: "the gateway's stream ended without its last event" });
+    if (!this.told) this.fail(this.error ?? { kind: "truncated", message: "the gateway's stream ended without its last event" });
   }
 
   fail(error) {
     if (this.ended) return;
-    this.#settle();
-    this.flows.clear();       // the error takes the draft's place, on the screen and here
-    this.reasoning.remove();
-    this.answer.replaceChildren();
-    this.tools.remove();
-    this.sources.remove();
-    this.#show("error");
-    const [title, words] = PROBLEMS[error.kind] ?? PROBLEMS.provider;
-    const [first, ...more] = [error.type, error.message].filter(Boolean);
-    this.problem.append(make("h2", { textContent: title }), make("p", { textContent: words }));
-    if (first) this.problem.append(make("p", { className: "detail", textContent: [first, ...more].join(": ") }));
-    if (error.retry_after_s) this.problem.append(make("p", { textContent: `Better after ${seconds(error.retry_after_s * 1000)}.` }));
-    this.problem.append(make("button", { type: "button", className: "primary", textContent: "Try again", onclick: this.#retry }));
-    this.problem.hidden = false;
-    this.#tick();
+    this.#keepingPlace(() => {
+      this.#settle();
+      const arrived = [...this.flows.values()].some((flow) => flow.text) || this.tools.size + this.sources.size > 0;
+      this.flows.clear();       // the error takes the draft's place, on the screen and here
+      this.reasoning.remove();
+      this.answer.replaceChildren();
+      this.tools.element.remove();
+      this.sources.element.remove();
+      this.#show("error");
+      const [title, words] = problem(error.kind, arrived);
+      const detail = [error.type, error.message].filter(Boolean).join(": ");
+      this.alert.append(make("h2", { textContent: title }));
+      if (words) this.alert.append(make("p", { textContent: words }));
+      if (detail) this.alert.append(make("p", { className: "detail", textContent: detail }));
+      const button = this.#asking("Try again", this.#retry);
+      this.problem.append(button);
+      if (error.retry_after_s) this.#wait(button, error.retry_after_s * 1000);
+      else button.className += " primary";
+      this.problem.hidden = false;
+      this.#announce("No answer.");
+      this.#tick();
+    });
+  }
+
+  /** The provider asks to wait: say so once, count down without a word, and leave it to the person. */
+  #wait(button, ms) {
+    const until = performance.now() + ms;
+    const left = make("span", { className: "left" });
+    left.setAttribute("aria-hidden", "true");   // a reader of the screen need not hear each second
+    button.after(left);
+    this.alert.append(make("p", { textContent: `The provider asks to wait ${wait(ms)}.` }));
+    const update = () => {
+      const over = performance.now() >= until;
+      button.textContent = over ? "Try again" : "Try anyway";
+      button.classList.toggle("primary", over);
+      left.textContent = over ? "" : `${wait(until - performance.now())} to go`;
+      if (over) clearInterval(this.#countdown);
+    };
+    update();
+    this.#countdown = setInterval(update, 250);
   }
 
   /** The person stopped it: nothing moves from here on. */
   cancel() {
     if (this.ended) return;
-    this.#settle();
-    this.#paint();
-    this.#fold();
-    this.#show("cancelled");
-    this.#button("Try again", this.#retry);
-    this.#announce("Stopped. The answer is incomplete.");
-    this.#tick();
+    this.#keepingPlace(() => {
+      this.#settle();
+      this.#paint();
+      this.#fold();
+      this.#show("cancelled");
+      this.actions.append(this.#asking("Try again", this.#retry));
+      this.#announce("Stopped. The answer is incomplete.");
+      this.#tick();
+    });
   }
 
   // -- the end --------------------------------------------------------------------------------------------------------
 
-  #finish(end) {
-    this.end = end;
+  #finish() {
+    const end = this.end;
     if (end.state === "error") return this.fail(this.error ?? { kind: "provider" });
     if (end.state === "cancelled") return this.cancel();
     for (const channel of ["answer", "reasoning", "refusal"]) {
-      if ([...this.#text(channel)].length !== end.characters[channel]) {
+      if (characters(this.#text(channel)) !== end.characters[channel]) {
         return this.fail({ kind: "truncated", message: `text of the ${channel} is missing` });
       }
     }
-    this.#settle();
-    this.#paint();
-    this.#show("finished");
-    this.answer.setAttribute("aria-busy", "false");
-    const follow = atTheEnd();
-    this.#fold();
-    this.#button("Copy", (event) => this.#copy(event.currentTarget));
-    this.#button("Ask again", this.#again);
-    this.#announce("Answer confirmed.");
-    this.#tick();
-    if (follow) toTheEnd();
+    if (this.#behind > MOST_AT_ONCE) this.#clock.offer();
+    else this.#conclude();
+  }
+
+  /** Say what the provider said of the whole: all of it is on the screen, or fits into one paint. */
+  #conclude() {
+    this.#keepingPlace(() => {
+      this.#settle();
+      this.#paint();
+      this.#show("finished");
+      this.#fold();
+      const empty = !this.#text("answer") && !this.#text("refusal") && !this.tools.size;
+      const ended = early(this.#text("refusal") && !this.#text("answer") ? "refusal" : this.end.finish_reason) ?? (empty ? EMPTY : null);
+      if (ended) {
+        this.element.dataset.early = "true";
+        [this.word.textContent, this.hint.textContent] = ended;
+        if (empty && ended !== EMPTY) this.hint.textContent += "; the answer is empty";
+      }
+      for (const [choice, reason] of this.finishes) {
+        const element = this.flows.get(`${choice} answer`)?.element;
+        if (choice > 0 && element && early(reason)) element.dataset.label += ` (${early(reason).join(" ").toLowerCase()})`;
+      }
+      if (this.#text("answer")) this.actions.append(make("button", { type: "button", textContent: "Copy", onclick: (event) => this.#copy(event.currentTarget) }));
+      this.actions.append(this.#asking("Ask again", this.#again));
+      this.#announce(ended ? `${[this.word, this.hint].map((part) => part.textContent).join(": ")}.` : "Answer confirmed.");
+      this.#tick();
+    });
   }
 
   /** No paint comes after this but the one that the caller makes. */
   #settle() {
     this.#clock.stop();
     clearInterval(this.#ticker);
+    this.#thinks(false);
     this.connected(true);
     this.total = performance.now() - this.started;
     if (this.replayed && this.end?.first_text_ms != null) this.firstText = this.end.first_text_ms;
@@ -249,6 +285,35 @@ export class TurnView {
   }
 
   // -- what is seen ---------------------------------------------------------------------------------------------------
+
+  /** Who looks at the end goes along with it, and what has the focus does not lose it to nothing. */
+  #keepingPlace(change) {
+    const follow = atTheEnd();
+    const focused = this.element.contains(document.activeElement);
+    change();
+    if (focused && !this.element.contains(document.activeElement)) this.element.focus({ preventScroll: true });
+    if (follow) toTheEnd();
+  }
+
+  get #behind() {
+    let behind = this.tools.behind;
+    for (const flow of this.flows.values()) behind += flow.behind;
+    return behind;
+  }
+
+  #arrives(phase) {
+    this.arriving = phase;
+    this.#thinks(phase === "reasoning");
+  }
+
+  /** A model may think again after it has begun to answer: the time is that of all stretches. */
+  #thinks(yes) {
+    if (yes) this.thinkingSince ??= performance.now();
+    else if (this.thinkingSince !== null) {
+      this.thoughtMs += performance.now() - this.thinkingSince;
+      this.thinkingSince = null;
+    }
+  }
 
   #text(channel) {
     return this.flows.get(`0 ${channel}`)?.text ?? "";
@@ -265,7 +330,7 @@ export class TurnView {
         if (channel === "refusal") element.dataset.label = "Refused";
         this.answer.append(element);
       }
-      this.flows.set(key, (flow = new TextFlow(element)));
+      this.flows.set(key, (flow = Object.assign(new TextFlow(element), { element })));
     }
     return flow;
   }
@@ -276,66 +341,47 @@ export class TurnView {
     this.element.dataset.state = state;
     this.#say(state);
     if (state === "connecting") this.#announce("Waiting for an answer.");
-    if (state === "error") this.answer.setAttribute("aria-busy", "false");
+    if (this.ended) this.answer.setAttribute("aria-busy", "false");
   }
 
   #say(word) {
-    [this.word.textContent, this.hint.textContent] = WORDS[word];
+    [this.word.textContent, this.hint.textContent] = STATES[word];
   }
 
   /** Fold the reasoning, once: who opens it again keeps it open. */
   #fold() {
-    if (this.reasoning.hidden || this.reasoning.dataset.folded) return;
+    if (this.reasoning.hidden) return;
+    if (!this.reasoning.dataset.folded) this.reasoning.open = false;
     this.reasoning.dataset.folded = "true";
-    this.reasoning.open = false;
-    const took = performance.now() - this.thinkingSince;
-    this.summary.textContent = took < 100 ? "Thoughts" : `Thought for ${seconds(took)}`;
+    this.summary.textContent = this.thoughtMs < 100 ? "Thoughts" : `Thought for ${seconds(this.thoughtMs)}`;
   }
 
   #paint() {
     const follow = atTheEnd();
-    const thinking = this.#text("reasoning") !== "";
-    const answering = this.#text("answer") !== "" || this.#text("refusal") !== "" || this.calls.size > 0;
-    for (const flow of this.flows.values()) flow.paint();
-    if (thinking && this.reasoning.hidden) {
-      this.reasoning.hidden = false;
-      this.thinkingSince = performance.now();
-    }
-    if (answering) this.#fold();
-    const phase = answering ? "answer" : thinking ? "reasoning" : "";
-    if (phase !== this.element.dataset.phase) {
-      this.element.dataset.phase = phase;
-      if (phase && !this.ended) this.#say(phase === "reasoning" ? "thinking" : "streaming");
-      if (phase && !this.ended) this.#announce(phase === "reasoning" ? "The model is thinking." : "The answer arrives.");
-    }
-    if (this.#dirty.has("tools")) this.#paintTools();
-    if (this.#dirty.has("sources")) this.#paintSources();
-    this.#dirty.clear();
+    let room = MOST_AT_ONCE;
+    for (const flow of this.flows.values()) if (room > 0) room -= flow.paint(room);
+    this.tools.paint(room);
+    this.sources.paint();
+    this.reasoning.hidden &&= this.#text("reasoning") === "";
+    this.#painted(this.arriving);
     if (follow) toTheEnd();
   }
 
-  #paintTools() {
-    this.tools.hidden = false;
-    for (const [index, call] of this.calls) {
-      let row = this.tools.children[index];
-      if (!row) {
-        row = make("li", {}, make("code", { className: "name" }), make("code", { className: "arguments" }));
-        this.tools.append(row);
-      }
-      row.dataset.complete = call.complete;
-      row.children[0].textContent = call.name;
-      row.children[1].textContent = call.arguments;
-    }
+  #paintOn() {
+    this.#paint();
+    if (this.#behind) this.#clock.offer();
+    else if (this.end) this.#conclude();
   }
 
-  #paintSources() {
-    const rows = new Map();
-    for (const reference of this.references.values()) rows.set(`r ${reference.id}`, reference);
-    for (const citation of this.citations) {
-      if (!citation.references.length) rows.set(`c ${citation.url ?? citation.title}`, citation);
-    }
-    this.sources.hidden = rows.size === 0;
-    this.sources.replaceChildren(...[...rows.values()].map((source) => make("li", {}, ...sourceLine(source))));
+  /** Show what the model is at. Thinking again opens nothing: the person may have folded it. */
+  #painted(phase) {
+    if (phase === (this.element.dataset.phase ?? "")) return;
+    this.element.dataset.phase = phase;
+    if (phase === "reasoning") this.summary.textContent = "Thinking…";
+    else this.#fold();
+    if (this.ended) return;
+    this.#say(phase === "reasoning" ? "thinking" : "streaming");
+    this.#announce(phase === "reasoning" ? "The model is thinking." : "The answer arrives.");
   }
 
   #tick() {
@@ -349,15 +395,17 @@ export class TurnView {
         const thought = this.usage.reasoning_tokens ? `, ${this.usage.reasoning_tokens.toLocaleString("en")} of them thinking` : "";
         parts.push(count(this.usage.output_tokens, "token") + thought);
       }
-      parts.push(count([...this.#text("answer")].length, "character"));
-      if (this.end.finish_reason !== "stop") parts.push(`ended by ${this.end.finish_reason}`);
+      parts.push(count(this.end.characters.answer, "character"));
+      if (this.end.finish_reason === "tool_use") parts.push(`ended by ${this.end.finish_reason}`);
       if (this.end.model) parts.push(this.end.model);
     }
     this.figures.textContent = parts.join(" · ");
   }
 
-  #button(label, onclick) {
-    this.actions.append(make("button", { type: "button", textContent: label, onclick }));
+  #asking(label, onclick) {
+    const button = make("button", { type: "button", className: "asks", textContent: label, onclick });
+    this.#mark(button);
+    return button;
   }
 
   async #copy(button) {
@@ -370,17 +418,4 @@ export class TurnView {
       this.#announce("The answer is selected.");
     }
   }
-}
-
-/** A title, and the address: a link only where it is one of the web, else characters. */
-function sourceLine({ title, url, id }) {
-  const words = title || url || id || "source";
-  let safe = null;
-  try {
-    const parsed = new URL(url);
-    if (parsed.protocol === "https:" || parsed.protocol === "http:") safe = parsed;
-  } catch { /* no address, or none that is absolute */ }
-  if (!safe) return [make("span", { textContent: words }), ...(url && url !== words ? [make("small", { textContent: ` ${url}` })] : [])];
-  const link = make("a", { href: safe.href, target: "_blank", rel: "noopener noreferrer nofollow", textContent: words });
-  return [link, make("small", { textContent: ` ${safe.host}` })];
 }
