@@ -20,6 +20,7 @@ from levada.live import (
     UnknownEntry,
     UnknownTurn,
 )
+from levada.live.values import Batch, End, Signals
 from tests.livelog.conftest import Place
 from tests.livelog.followed import KEPT_S, LEASE_S, follow, hop, write_some
 
@@ -489,6 +490,61 @@ class TestLimits:
         async with place.open() as log:
             with pytest.raises(UsageError, match="turn_id"):
                 await log.start(turn_id, "ana")
+
+
+class TestLateCopies:
+    """An attempt that was given up may arrive when nobody waits for it any more."""
+
+    async def test_a_late_copy_of_a_batch_changes_nothing(self, place: Place) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            for n in range(3):
+                await writer.append([("text", str(n)), ("text", "")])
+            whole = await follow(log, "t", most=6)
+            for n in range(3):
+                await log._store.write("t", writer.token, Batch(n + 1, 2 * n, (("text", str(n)), ("text", ""))))
+            written = await write_some(writer, 1)
+            end = await writer.close("finished")
+            assert await follow(log, "t") == [*whole, *written, Entry(end, "end", "", State.FINISHED)]
+
+    async def test_nor_does_one_that_comes_after_the_end(self, place: Place) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            await write_some(writer, 2)
+            await writer.close("finished")
+            whole = await follow(log, "t")
+            for n in range(2):
+                await log._store.write("t", writer.token, Batch(n + 1, n, (("text", f"água {n}"),)))
+            await log._store.write("t", writer.token, Batch(3, 2, (("end", ""),), End(State.FINISHED)))
+            assert await follow(log, "t") == whole
+            assert (await log.look("t", "ana")).state is State.FINISHED
+
+    async def test_a_number_stands_for_the_same_entries_for_ever(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, rounds: int
+    ) -> None:
+        """Also where appends are cancelled: each copy that was ever sent says the same."""
+        chance = random.Random(7)
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            sent: dict[int, Batch] = {}
+            write = log._store.write
+
+            async def copied(turn_id: str, token: int, batch: Batch) -> Signals:
+                assert sent.setdefault(batch.number, batch) == batch
+                signals = await write(turn_id, token, batch)
+                late = chance.choice(list(sent.values()))
+                await write(turn_id, token, late)
+                return signals
+
+            monkeypatch.setattr(log._store, "write", copied)
+            for n in range(20 * rounds):
+                append = asyncio.create_task(writer.append([("text", str(n))]))
+                for _ in range(chance.randint(1, 6)):
+                    await asyncio.sleep(chance.choice([0, 0, 0.0005]))
+                append.cancel()
+                await asyncio.wait({append})
+            await writer.close("finished")
+            assert [entry.data for entry in (await follow(log, "t"))[:-1]] == [str(n) for n in range(20 * rounds)]
 
 
 class TestComingAndGoing:

@@ -105,7 +105,7 @@ class MemoryStore:
     async def write(self, turn_id: str, token: int, batch: Batch) -> Signals:
         now_s = time.monotonic()
         turn = self._own(turn_id, token, now_s)
-        if turn.batches == batch.number:  # it was written before
+        if batch.number <= turn.batches:  # a repeat, however late it arrives
             return _signals(turn, now_s)
         if turn.end is not None:
             raise Fenced(turn_id, token, reason_of(turn.end))

@@ -44,11 +44,11 @@ Argument = str | bytes | int
 TRIP_REQUESTS: Final = 128
 TRIP_BYTES: Final = 1024 * 1024
 
-# What passes: restarts, failovers, moves, full memory. redis-py has classes for some, and words for others.
+# What passes: restarts, failovers, moves, full memory, a slow script. redis-py has classes for some, words for others.
 PASSING: Final = (
     AskError, BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError
 )  # fmt: skip
-PASSING_WORDS: Final = frozenset(("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM"))
+PASSING_WORDS: Final = frozenset(("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM", "BUSY"))
 
 
 class Courier(Protocol):

@@ -83,8 +83,9 @@ if there[1] then
   return {'exists'}
 end
 local token = string.format('%s%06d%s', time[1], time[2], ARGV[4])
-redis.call('DEL', stream)
+-- First what takes memory: once a script has written, Redis lets it write on where memory is full.
 redis.call('HSET', meta, 'o', ARGV[2], 't', token, 'a', ARGV[3], 'n', 0, 'f', 1, 'b', 0, 'q', 0, 'l', now + ARGV[5])
+redis.call('DEL', stream)
 redis.call('PEXPIRE', meta, ARGV[5] + ARGV[6])
 return {'ok', token}
 """)
@@ -95,7 +96,7 @@ local m = read()
 if not m then return {'gone'} end
 if m.t ~= ARGV[2] then return {'taken'} end
 local number, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[6])
-if m.q == number then return signals(m) end
+if number <= m.q then return signals(m) end  -- a repeat, however late it arrives
 if m.s then return {'ended', m.s, m.k, m.y} end
 local intact = whole(m.f, m.n)
 if m.q ~= number - 1 or m.n ~= tonumber(ARGV[4]) or not intact then

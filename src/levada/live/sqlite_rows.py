@@ -130,7 +130,7 @@ class Rows:
         lost = False
         with self._writing() as now_s:
             turn = self._own(turn_id, token, now_s)
-            if turn.batches == batch.number:  # it was written before
+            if batch.number <= turn.batches:  # a repeat, however late it arrives
                 return turn.signals(now_s)
             if turn.end is not None:
                 raise Fenced(turn_id, token, reason_of(turn.end))

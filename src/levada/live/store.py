@@ -61,7 +61,10 @@ class Store(Protocol):
         """
 
     async def write(self, turn_id: str, token: int, batch: Batch) -> Signals:
-        """Write a batch, unless it was written before; take the lease again, unless the batch ends the turn.
+        """Write a batch and take the lease again, unless the batch ends the turn.
+
+        A batch that was written before changes nothing: a copy may arrive long after later batches, and after the end,
+        where an attempt was given up and its bytes were still under way.
 
         Raises Fenced. Where the store has not what went before the batch, it ends the turn as entries_lost first.
         """

@@ -2,7 +2,8 @@
 
 Rules this file keeps:
 - A batch is written whole, in order, and once, whatever connections break in between: it is numbered, and stays with
-  the writer until the store has confirmed it. One whose append was cancelled goes before the next.
+  the writer until the store has confirmed it. One whose append was cancelled goes before the next. A number stands for
+  the same entries for ever, so that it does not matter which copy of a batch arrives, nor when.
 - Once fenced, or once the store was away for longer than the patience, the writer is spent: every later call raises an
   equal error.
 """
