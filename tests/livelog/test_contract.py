@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from levada.live import (
     UnknownEntry,
     UnknownTurn,
 )
+from levada.live.store import Away, Page
 from levada.live.values import Batch, End, Signals
 from tests.livelog.conftest import Place
 from tests.livelog.followed import KEPT_S, LEASE_S, follow, hop, write_some
@@ -78,6 +80,23 @@ class TestReading:
                 await writer.close("finished")
                 assert [entry async for entry in slow][:-1] == written
             assert (await follow(log, "t"))[0] == first
+
+    async def test_a_slow_reader_holds_a_small_piece(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with place.open() as log:
+            held: list[int] = []
+            page = log._store.page
+
+            async def weighed(*args: Any, **options: Any) -> Page:
+                found = await page(*args, **options)
+                held.append(sum(len(entry.data) for entry in found.entries))
+                return found
+
+            monkeypatch.setattr(log._store, "page", weighed)
+            writer = await log.start("t", "ana")
+            await writer.append([("text", "x" * 4096)] * 200)
+            await writer.close("finished")
+            assert len(await follow(log, "t")) == 201
+            assert max(held) <= 64 * 1024 + 4096
 
     async def test_an_empty_turn_is_its_end(self, place: Place) -> None:
         async with place.open() as log:
@@ -579,6 +598,42 @@ class TestComingAndGoing:
             await writer.close("finished")
             assert len(await stays) == 20 * rounds + 1
             assert len(log._store.topics) == 0
+
+    async def test_calls_under_way_end_at_once_when_the_log_is_closed(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = place.open(patience_s=100)
+        writer, other = await log.start("t", "ana"), await log.start("u", "ana")
+        page = log._store.page
+
+        async def away(*args: object, **options: object) -> None:
+            raise Away("a test says so")
+
+        async def stuck(*args: object, **options: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(log._store, "page", stuck)
+        monkeypatch.setattr(log._store, "renew", away)
+        calls = [log.look("t", "ana"), follow(log, "t"), writer.renew(), writer.wait_stop()]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(log._store, "page", page)
+        appends = [asyncio.create_task(other.append([("text", "x" * 20_000)])) for _ in range(300)]
+        await asyncio.sleep(0.001)
+        await log.aclose()
+        _, waiting = await asyncio.wait([*tasks, *appends], timeout=20)
+        assert not waiting
+        for task in tasks:
+            with pytest.raises(UsageError, match="closed"):
+                await task
+        assert {type(each) for each in await asyncio.gather(*appends, return_exceptions=True)} <= {UsageError, list}
+
+    async def test_a_log_belongs_to_one_event_loop(self, place: Place) -> None:
+        async with place.open() as log:
+            await log.start("t", "ana")
+            with pytest.raises(UsageError, match="event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(log.look("t", "ana")))
+            assert (await log.look("t", "ana")).state is State.STREAMING
 
     async def test_a_closed_log_lets_nobody_wait(self, place: Place) -> None:
         log = place.open()

@@ -198,6 +198,21 @@ class TestAway:
                 redis.config_set("maxmemory", 0)
             assert (await log.look("t", "ana")).state is State.STREAMING
 
+    async def test_where_memory_is_full_readers_read_and_turns_can_be_stopped(self, server: RedisServer) -> None:
+        async with LiveLog.open(server.url, lease_s=3, patience_s=0.5) as log:
+            writer = await log.start("t", "ana")
+            written = await write_some(writer, 3)
+            waiting = asyncio.create_task(writer.wait_stop())
+            await asyncio.sleep(0.1)
+            with Redis.from_url(server.url) as redis:
+                redis.config_set("maxmemory", 1)
+                assert await follow(log, "t", most=3) == written
+                await log.stop("t", "ana", by="the page")
+                assert await waiting == "the page"
+                assert (await follow(log, "t"))[-1].type == "producer_lost"
+                redis.config_set("maxmemory", 0)
+            assert (await log.look("t", "ana")).stop == "the page"
+
     async def test_nor_does_a_start_write_on_where_memory_is_full(self, server: RedisServer) -> None:
         async with LiveLog.open(server.url, patience_s=0.5) as log:
             await log.start("before", "ana")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from levada import UsageError
-from levada.live import LiveLog, LiveLogUnavailable
+from levada.live import Fenced, LiveLog, LiveLogUnavailable, UnknownTurn
 from tests.livelog.followed import follow, write_some
 
 
@@ -78,6 +78,37 @@ async def test_a_full_disk_loses_nothing_that_was_confirmed(tmp_path: Path) -> N
         with pytest.raises(LiveLogUnavailable, match="disk is full"):
             await writer.append([("text", "x" * 1_000_000)])
         assert await follow(log, "t", most=3) == written
+
+
+async def test_readers_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    async with LiveLog.open(url_of(tmp_path / "live.db"), patience_s=1, lease_s=30) as log:
+        writer = await log.start("t", "ana")
+        written = await write_some(writer, 3)
+        other = sqlite3.connect(tmp_path / "live.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert await follow(log, "t", most=3) == written
+        other.close()
+        thread = log._store._writing  # type: ignore[attr-defined]  # where each write fails at once, as on a full disk
+        await thread.call(lambda rows: rows._db.execute("PRAGMA query_only = 1"))
+        assert await follow(log, "t", most=3) == written
+
+
+async def test_a_file_that_is_deleted_fences_its_producer_and_is_made_anew(tmp_path: Path) -> None:
+    async with LiveLog.open(url_of(tmp_path / "live.db"), lease_s=30) as log:
+        writer = await log.start("t", "ana")
+        await write_some(writer, 3)
+        reader = asyncio.create_task(follow(log, "t"))
+        await asyncio.sleep(0.1)
+        for path in tmp_path.iterdir():
+            path.unlink()
+        with pytest.raises(Fenced, match="does not know the turn"):
+            await writer.append([("text", "nobody would see this")])
+        with pytest.raises(UnknownTurn):
+            await reader
+        async with LiveLog.open(url_of(tmp_path / "live.db"), lease_s=30) as other:
+            again = await other.start("t", "ana")
+            written = await write_some(again, 2)
+            assert await follow(log, "t", most=2) == written
 
 
 async def test_the_owner_is_not_in_the_file(tmp_path: Path) -> None:

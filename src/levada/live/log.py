@@ -69,7 +69,8 @@ class LiveLog:
         Options: `lease_s` 5: after so long without a sign of its producer a turn is lost. `patience_s` (as lease_s):
         how long a call is tried again while the store is away. `keep_s` 600: how long a turn is kept after its end. The
         kept window of a turn: `max_entries` 20,000, `max_bytes` 16 MiB; `max_entry_bytes` 4 MiB. `max_turns` 10,000
-        (memory). `page_entries` 256, `page_bytes` 1 MiB: what is read of a turn at once. `connections` 4, `prefix`
+        (memory). `page_entries` 256, `page_bytes` 64 KiB and one entry: what
+        a reader takes of a turn at once. `connections` 4, `prefix`
         "levada:live:", `cluster` False (Redis). All who share a store should say the same.
         Raises UsageError for a URL or an option that makes no sense, ImportError without the extra `redis`.
         """
@@ -95,7 +96,7 @@ class LiveLog:
         await patiently(self._store, self.options.patience, self._store.check)
 
     async def aclose(self) -> None:
-        """Let go of every connection and file. Readers that wait raise UsageError; turns stay."""
+        """Let go of every connection and file. Readers that wait and calls under way raise UsageError; turns stay."""
         self._store.topics.close()
         await self._store.aclose()
 

@@ -141,7 +141,7 @@ class RedisStore:
         return Page(int(token), last, end, stop.decode() or None, lease_s, page)
 
     async def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
-        reply = await self._courier.run(STOP, *self._at(turn_id), digest, by)
+        reply = await self._courier.run(STOP, *self._at(turn_id), digest, by, self._keep_ms)
         if reply[0] == b"unknown":
             raise UnknownTurn(turn_id)
         return _end(*reply[1:]) if reply[0] == b"ended" else None

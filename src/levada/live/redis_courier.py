@@ -33,6 +33,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from levada.errors import UsageError
 from levada.live.errors import LiveLogUnavailable
 from levada.live.redis_scripts import Script
 from levada.live.store import Away
@@ -101,7 +102,7 @@ class PipelineCourier:
 
     async def _ask(self, script: Script | None, command: tuple[Argument, ...]) -> Any:
         if self._closed:
-            raise LiveLogUnavailable("Redis", 0.0, "the log is closed")
+            raise UsageError("this live log is closed")
         size = sum(len(part) for part in command if not isinstance(part, int))
         request = _Request(command, script, size, asyncio.get_running_loop().create_future())
         self._waiting.append(request)

@@ -36,12 +36,13 @@ local function tell(token, first, entries)
   redis.call('PUBLISH', channel, cmsgpack.pack({token, first, entries}))
 end
 
--- End the turn where its producer did not.
+-- End the turn where its producer did not. First what takes no memory: so that Redis lets us write on where it is full.
 local function lose(token, last, type, keep_ms)
   local seq = last + 1
+  keep(keep_ms)
   redis.call('XADD', stream, id(seq, token), 'e', 'end', 'd', '', 's', 'error', 'k', 'truncated', 't', type)
   redis.call('HSET', meta, 'n', seq, 's', 'error', 'k', 'truncated', 'y', type)
-  keep(keep_ms)
+  keep(keep_ms)  -- of a stream that was not there
   tell(token, seq, {{'end', '', 'error', 'truncated', type}})
 end
 
@@ -100,7 +101,7 @@ if number <= m.q then return signals(m) end  -- a repeat, however late it arrive
 if m.s then return {'ended', m.s, m.k, m.y} end
 local intact = whole(m.f, m.n)
 if m.q ~= number - 1 or m.n ~= tonumber(ARGV[4]) or not intact then
-  if not intact then redis.call('HSET', meta, 'f', m.n + 1) redis.call('DEL', stream) end
+  if not intact then redis.call('DEL', stream) redis.call('HSET', meta, 'f', m.n + 1) end
   lose(m.t, m.n, 'entries_lost', keep_ms)
   return {'lost'}
 end
@@ -156,7 +157,7 @@ return signals(m)
 PAGE: Final = _script("""
 local m = read()
 if not m or m.o ~= ARGV[2] then return {'unknown'} end
-if ARGV[6] == '1' then redis.call('HSET', meta, 'w', now) end
+if ARGV[6] == '1' then redis.pcall('HSET', meta, 'w', now) end  -- a hint: where memory is full, readers read
 if not m.s and now > m.l then
   lose(m.t, m.n, 'producer_lost', tonumber(ARGV[7]))
   m.n, m.s, m.k, m.y = m.n + 1, 'error', 'truncated', 'producer_lost'
@@ -181,12 +182,15 @@ end
 return {'ok', m.t, m.n, m.s or '', m.k, m.y, m.p or '', m.l - now, found}
 """)
 
-# ARGV: channel, digest, by
+# ARGV: channel, digest, by, keep_ms
 STOP: Final = _script("""
 local m = read()
 if not m or m.o ~= ARGV[2] then return {'unknown'} end
 if m.s then return {'ended', m.s, m.k, m.y} end
-if not m.p then redis.call('HSET', meta, 'p', ARGV[3]) end
+if not m.p then
+  keep(math.max(0, m.l - now) + ARGV[4])  -- as it is; after it we may write where memory is full
+  redis.call('HSET', meta, 'p', ARGV[3])
+end
 tell(m.t, 0, m.p or ARGV[3])
 return {'ok'}
 """)

@@ -6,6 +6,7 @@ The clock is that of the machine, which all processes that have the file share.
 from __future__ import annotations
 
 import hmac
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -98,12 +99,17 @@ class Rows:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")  # a power cut may take the last batches, whole
             self._prepare()
+            self._path, self._file = path, _file_at(path)
         except BaseException:
             self._db.close()
             raise
 
     def close(self) -> None:
         self._db.close()
+
+    def is_another_file(self) -> bool:
+        """Say whether the file was deleted or replaced since it was opened."""
+        return _file_at(self._path) != self._file
 
     def check(self) -> None:
         self._db.execute("SELECT count(*) FROM live_turns WHERE turn_id = ''").fetchone()
@@ -320,3 +326,11 @@ class Rows:
         ).fetchall()
         self._db.executemany("DELETE FROM live_entries WHERE token = ?", old)
         self._db.executemany("DELETE FROM live_turns WHERE token = ?", old)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
 from typing import Final
 
@@ -110,6 +110,8 @@ class Topics:
         self.unwatch: Callable[[str], None] = lambda turn_id: None
         self.closed = False
         self._topics: dict[str, Topic] = {}
+        self._calls: set[asyncio.Timeout] = set()  # under way
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self, turn_id: str) -> Topic | None:
         """Return the topic of a turn, if somebody waits for its news."""
@@ -144,12 +146,33 @@ class Topics:
         for _, topic in self:
             topic.changed()
 
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Do what takes a while; ends with UsageError as soon as the log is closed."""
+        self.check_open()
+        try:
+            async with asyncio.timeout(None) as call:
+                self._calls.add(call)
+                try:
+                    yield
+                finally:
+                    self._calls.discard(call)
+        except TimeoutError:
+            self.check_open()
+            raise
+
     def check_open(self) -> None:
-        """Raise UsageError when the log is closed."""
+        """Raise UsageError when the log is closed, or belongs to another event loop."""
         if self.closed:
             raise UsageError("this live log is closed")
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise UsageError("this live log belongs to the event loop that it was first used in; open one in each loop")
 
     def close(self) -> None:
         """Let nobody wait any more."""
         self.closed = True
         self.all_changed()
+        for call in list(self._calls):
+            call.reschedule(0)

@@ -78,7 +78,7 @@ class Options:
     max_entry_bytes: int = 4 * 1024 * 1024
     max_turns: int = 10_000
     page_entries: int = 256
-    page_bytes: int = 1024 * 1024
+    page_bytes: int = 64 * 1024
     connections: int = 4
     prefix: str = "levada:live:"
     cluster: bool = False
