@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from contextlib import aclosing
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from levada import State, UsageError
 from levada.live import (
@@ -25,6 +27,19 @@ from levada.live.store import Away, Page
 from levada.live.values import Batch, End, Signals
 from tests.livelog.conftest import Place
 from tests.livelog.followed import KEPT_S, LEASE_S, follow, hop, write_some
+
+
+def step_back(place: Place, turn_id: str, seconds: float) -> None:
+    """Make the lease that the turn has one of a clock that was ahead; that of memory does not step."""
+    if place.name == "memory":
+        return
+    if place.name == "sqlite":
+        with sqlite3.connect(place.url.removeprefix("sqlite:///"), timeout=30) as db:
+            db.execute("UPDATE live_turns SET lease_ends_s = lease_ends_s + ? WHERE turn_id = ?", (seconds, turn_id))
+        db.close()
+        return
+    with Redis.from_url(place.url) as redis:
+        redis.hincrby(f"{place.options['prefix']}{{{turn_id}}}:m", "l", int(seconds * 1000))
 
 
 class TestReading:
@@ -328,6 +343,37 @@ class TestTheLease:
                 with pytest.raises(Fenced, match="lease ran out"):
                     await call()
             assert await follow(log, "t") == seen
+
+    async def test_a_clock_that_steps_back_makes_nobody_wait(self, place: Place) -> None:
+        """By the store's clock the lease ends in an hour then: readers count for themselves."""
+        async with place.open(lease_s=LEASE_S) as log, place.open(lease_s=60) as other:
+            writer = await log.start("t", "ana")
+            written = await write_some(writer, 3)
+            step_back(place, "t", 3600)
+            for whole in await asyncio.gather(follow(log, "t"), follow(log, "t"), follow(other, "t")):
+                assert whole[:-1] == written
+                assert whole[-1].type == "producer_lost"
+            with pytest.raises(Fenced, match="lease ran out"):
+                await writer.renew()
+
+    async def test_nor_does_it_end_a_producer_that_is_there(self, place: Place) -> None:
+        async with place.open(lease_s=KEPT_S) as log:
+            writer = await log.start("t", "ana")
+            reader = asyncio.create_task(follow(log, "t"))
+            for n in range(6):
+                await asyncio.sleep(KEPT_S / 4)
+                await writer.renew()
+                step_back(place, "t", 3600 - n)
+            await writer.close("finished")
+            assert [entry.state for entry in await reader] == [State.FINISHED]
+
+    async def test_the_lease_is_the_producer_s_whatever_a_reader_says(self, place: Place) -> None:
+        async with place.open(lease_s=60) as log, place.open(lease_s=0.1) as other:
+            writer = await log.start("t", "ana")
+            reader = asyncio.create_task(follow(other, "t"))
+            await asyncio.sleep(1)
+            await writer.close("finished")
+            assert [entry.state for entry in await reader] == [State.FINISHED]
 
     @pytest.mark.parametrize("call", ["renew", "close"])
     async def test_whatever_it_tries_first(self, place: Place, call: str) -> None:

@@ -139,14 +139,17 @@ class LiveLog:
                         topic.due_s = loop.time() + half_s
                     try:
                         page = await patiently(
-                            store, self.options.patience, partial(store.page, turn_id, digest, cursor, mark=mark)
+                            store,
+                            self.options.patience,
+                            partial(store.page, turn_id, digest, cursor, mark=mark, stale=topic.stale(loop.time())),
                         )
                     except BaseException:
                         if mark:  # somebody else's turn to look
                             topic.due_s = float("-inf")
                             topic.changed()
                         raise
-                    topic.due_s = min(topic.due_s, loop.time() + page.lease_s + NOTICE_S)
+                    topic.saw(page.lease, page.lease_of_s, loop.time())
+                    topic.due_s = min(topic.due_s, min(loop.time() + page.lease_s, topic.silent_s) + NOTICE_S)
                     for entry in page.entries:
                         yield entry
                     cursor = Cursor(cursor.seq + len(page.entries), page.token)

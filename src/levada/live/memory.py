@@ -40,6 +40,7 @@ class _Turn:
     digest: bytes
     token: int
     attempt: str
+    lease_s: float
     lease_ends_s: float
     keep_ends_s: float
     entries: dict[int, Entry] = field(default_factory=dict)  # by number: the oldest goes and the rest stays cheaply
@@ -98,7 +99,7 @@ class MemoryStore:
         if len(shelf.turns) >= options.max_turns:
             raise LiveLimit("turns in memory", len(shelf.turns) + 1, options.max_turns, "max_turns")
         shelf.token = max(shelf.token + 1, time.time_ns())
-        turn = shelf.turns[turn_id] = _Turn(digest, shelf.token, attempt, 0, 0)
+        turn = shelf.turns[turn_id] = _Turn(digest, shelf.token, attempt, options.lease_s, 0, 0)
         self._take_lease(turn, now_s)
         return turn.token
 
@@ -136,11 +137,13 @@ class MemoryStore:
         self._take_lease(turn, now_s)
         return _signals(turn, now_s)
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         await asyncio.sleep(0)  # a reader of a long turn lets others run
         now_s = time.monotonic()
         turn = self._known(turn_id, digest, now_s)
-        if turn.end is None and now_s > turn.lease_ends_s:
+        if turn.end is None and (now_s > turn.lease_ends_s or turn.lease_ends_s == stale):
             self._finish(turn_id, turn, End(State.ERROR, LOST_KIND, PRODUCER_LOST), now_s)
         if mark:
             turn.watched_s = now_s
@@ -154,7 +157,7 @@ class MemoryStore:
                 if size > self._options.page_bytes:
                     break
         lease_s = turn.lease_ends_s - now_s if turn.end is None else float("inf")
-        return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, found)
+        return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, turn.lease_ends_s, turn.lease_s, found)
 
     async def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
         turn = self._known(turn_id, digest, time.monotonic())

@@ -8,6 +8,7 @@ holds:
     n  number of the last entry   f  of the first one kept  b  bytes kept      q  batches written
     s  state, once ended          k  kind                   y  type            p  who asked it to stop
     l  when the lease ends        w  when a reader was last there              both in ms of the server's clock
+    i  for how many ms it is taken
 
 The owner's digests are compared with `==`: Lua interns strings, so that it compares two addresses, in constant time.
 Entries are told on the channel as well, so that readers need not ask; it may lose them, the stream does not.
@@ -54,11 +55,11 @@ local function signals(m)
 end
 
 local function read()
-  local found = redis.call('HMGET', meta, 'o', 't', 'n', 'f', 'b', 'q', 's', 'k', 'y', 'p', 'l', 'w')
+  local found = redis.call('HMGET', meta, 'o', 't', 'n', 'f', 'b', 'q', 's', 'k', 'y', 'p', 'l', 'w', 'i')
   if not found[2] then return nil end
   return {o = found[1], t = found[2], n = tonumber(found[3]), f = tonumber(found[4]), b = tonumber(found[5]),
           q = tonumber(found[6]), s = found[7], k = found[8] or '', y = found[9] or '', p = found[10],
-          l = tonumber(found[11]), w = tonumber(found[12] or nil)}
+          l = tonumber(found[11]), w = tonumber(found[12] or nil), i = tonumber(found[13])}
 end
 """
 
@@ -85,7 +86,8 @@ if there[1] then
 end
 local token = string.format('%s%06d%s', time[1], time[2], ARGV[4])
 -- First what takes memory: once a script has written, Redis lets it write on where memory is full.
-redis.call('HSET', meta, 'o', ARGV[2], 't', token, 'a', ARGV[3], 'n', 0, 'f', 1, 'b', 0, 'q', 0, 'l', now + ARGV[5])
+redis.call('HSET', meta, 'o', ARGV[2], 't', token, 'a', ARGV[3], 'n', 0, 'f', 1, 'b', 0, 'q', 0, 'i', ARGV[5],
+           'l', now + ARGV[5])
 redis.call('DEL', stream)
 redis.call('PEXPIRE', meta, ARGV[5] + ARGV[6])
 return {'ok', token}
@@ -153,12 +155,13 @@ keep(ARGV[3] + ARGV[4])
 return signals(m)
 """)
 
-# ARGV: channel, digest, seq, token ('0': the start), entries (1 or 0), mark (1 or 0), keep_ms, page_entries, page_bytes
+# ARGV: channel, digest, seq, token ('0': the start), entries (1 or 0), mark (1 or 0), keep_ms, page_entries,
+# page_bytes, stale: a lease that ran out by the reader's clock, or 0
 PAGE: Final = _script("""
 local m = read()
 if not m or m.o ~= ARGV[2] then return {'unknown'} end
 if ARGV[6] == '1' then redis.pcall('HSET', meta, 'w', now) end  -- a hint: where memory is full, readers read
-if not m.s and now > m.l then
+if not m.s and (now > m.l or m.l == tonumber(ARGV[10])) then
   lose(m.t, m.n, 'producer_lost', tonumber(ARGV[7]))
   m.n, m.s, m.k, m.y = m.n + 1, 'error', 'truncated', 'producer_lost'
 end
@@ -179,7 +182,7 @@ if ARGV[5] == '1' then
     end
   end
 end
-return {'ok', m.t, m.n, m.s or '', m.k, m.y, m.p or '', m.l - now, found}
+return {'ok', m.t, m.n, m.s or '', m.k, m.y, m.p or '', m.l - now, m.l, m.i, found}
 """)
 
 # ARGV: channel, digest, by, keep_ms

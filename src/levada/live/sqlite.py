@@ -73,15 +73,17 @@ class SqliteStore:
     async def renew(self, turn_id: str, token: int) -> Signals:
         return await self._writing.call(Rows.renew, turn_id, token)
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         if mark:
             # A hint: where the disk is full or another process writes for long, readers read.
             with suppress(Away, TimeoutError):
                 async with asyncio.timeout(self._hint_s):
-                    await self._writing.call(Rows.notice, turn_id, digest, mark)
+                    await self._writing.call(Rows.notice, turn_id, digest, mark, stale)
         page = await self._reading.call(Rows.page, turn_id, digest, after, entries)
-        if page.lease_s < 0:
-            await self._writing.call(Rows.notice, turn_id, digest, mark)
+        if page.end is None and (page.lease_s < 0 or page.lease == stale):
+            await self._writing.call(Rows.notice, turn_id, digest, False, stale)
             self._changed(turn_id)
             page = await self._reading.call(Rows.page, turn_id, digest, after, entries)
         return page

@@ -36,12 +36,12 @@ from levada.live.values import (
 
 __all__ = ["News", "Rows"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 SCHEMA: Final = (
     """CREATE TABLE live_turns (
         turn_id TEXT PRIMARY KEY, digest BLOB NOT NULL, token INTEGER NOT NULL UNIQUE, attempt TEXT NOT NULL,
         first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, batches INTEGER NOT NULL,
-        state TEXT, kind TEXT, type TEXT, stop TEXT, watched_s REAL, lease_ends_s REAL NOT NULL,
+        state TEXT, kind TEXT, type TEXT, stop TEXT, watched_s REAL, lease_s REAL NOT NULL, lease_ends_s REAL NOT NULL,
         keep_ends_s REAL NOT NULL)""",
     "CREATE INDEX live_turns_kept ON live_turns (keep_ends_s)",
     """CREATE TABLE live_entries (
@@ -49,7 +49,8 @@ SCHEMA: Final = (
         state TEXT, kind TEXT, type TEXT, PRIMARY KEY (token, seq))""",
 )
 COLUMNS: Final = (
-    "digest, token, attempt, first, last, size, batches, state, kind, type, stop, watched_s, lease_ends_s, keep_ends_s"
+    "digest, token, attempt, first, last, size, batches, state, kind, type, stop, watched_s, lease_s, "
+    "lease_ends_s, keep_ends_s"
 )
 SWEPT_AT_ONCE: Final = 20  # turns forgotten with each that starts: more than come, and no long transaction
 ASKED_AT_ONCE: Final = 500  # SQLite's own limit on parameters was 999 once
@@ -76,6 +77,7 @@ class _Turn(NamedTuple):
     type: str | None
     stop: str | None
     watched_s: float | None
+    lease_s: float
     lease_ends_s: float
     keep_ends_s: float
 
@@ -127,8 +129,16 @@ class Rows:
             lease_ends_s = now_s + self._options.lease_s
             self._db.execute(
                 f"INSERT OR REPLACE INTO live_turns (turn_id, {COLUMNS}) "
-                "VALUES (?, ?, ?, ?, 1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, ?, ?)",
-                (turn_id, digest, token, attempt, lease_ends_s, lease_ends_s + self._options.keep_s),
+                "VALUES (?, ?, ?, ?, 1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, ?, ?, ?)",
+                (
+                    turn_id,
+                    digest,
+                    token,
+                    attempt,
+                    self._options.lease_s,
+                    lease_ends_s,
+                    lease_ends_s + self._options.keep_s,
+                ),
             )
             return token
 
@@ -161,13 +171,13 @@ class Rows:
             )
             return turn.signals(now_s)
 
-    def notice(self, turn_id: str, digest: bytes, mark: bool) -> None:
+    def notice(self, turn_id: str, digest: bytes, mark: bool, stale: float) -> None:
         """Note that a reader is there, and whether the lease ran out."""
         with self._writing() as now_s:
             turn = self._known(turn_id, digest, now_s)
             if mark:
                 self._db.execute("UPDATE live_turns SET watched_s = ? WHERE token = ?", (now_s, turn.token))
-            if turn.end is None and now_s > turn.lease_ends_s:
+            if turn.end is None and (now_s > turn.lease_ends_s or turn.lease_ends_s == stale):
                 self._finish(turn, End(State.ERROR, LOST_KIND, PRODUCER_LOST), now_s)
 
     def page(self, turn_id: str, digest: bytes, after: Cursor, entries: bool) -> Page:
@@ -178,7 +188,7 @@ class Rows:
                 check_cursor(turn_id, after, turn.token, turn.first, turn.last)
                 found = self._entries(turn.token, after.seq)
             lease_s = turn.lease_ends_s - now_s if turn.end is None else float("inf")
-            return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, found)
+            return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, turn.lease_ends_s, turn.lease_s, found)
 
     def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
         with self._writing() as now_s:

@@ -27,17 +27,28 @@ RING_CHARACTERS: Final = 64 * 1024
 class Topic:
     """The news of one turn."""
 
-    __slots__ = ("_characters", "_first", "_ring", "_token", "changes", "due_s", "seats", "stop")
+    __slots__ = ("_characters", "_first", "_lease", "_ring", "_token", "changes", "due_s", "seats", "silent_s", "stop")
 
     def __init__(self) -> None:
         self.seats: set[Seat] = set()
         self.changes = 0  # counts what only a page can tell
         self.due_s = float("-inf")  # when one of its readers looks after the lease, by the loop's clock
+        self.silent_s = float("inf")  # when the lease that we see has run out, by the loop's clock
         self.stop: str | None = None
+        self._lease = 0.0
         self._ring: deque[Entry] = deque()
         self._characters = 0
         self._token = 0
         self._first = 1  # the number of the ring's first entry
+
+    def saw(self, lease: float, of_s: float, now_s: float) -> None:
+        """Take the lease that a page told: a new one is good for `of_s` from when it was taken, which is past."""
+        if lease != self._lease:
+            self._lease, self.silent_s = lease, now_s + of_s
+
+    def stale(self, now_s: float) -> float:
+        """Return the lease that we see, where it has run out; else 0."""
+        return self._lease if now_s >= self.silent_s else 0
 
     def changed(self) -> None:
         """Make every reader ask for a page."""
