@@ -550,6 +550,20 @@ class TestLimits:
             await writer.close("finished")
             assert len(await follow(log, "t")) == 1
 
+    @pytest.mark.parametrize(
+        "entries",
+        ["ab", b"ab", {"ab": 1}, ["ab"], [b"ab"], [{"a": 1, "b": 2}], [("a",)], [("a", "b", "c")], [1], 1, None],
+    )
+    async def test_nor_is_what_are_no_pairs_taken_for_some(self, place: Place, entries: Any) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            with pytest.raises(UsageError, match="pairs"):
+                await writer.append(entries)
+            with pytest.raises(UsageError, match="pairs"):
+                await writer.close("finished", final=entries)
+            await writer.close("finished")
+            assert len(await follow(log, "t")) == 1
+
     @pytest.mark.parametrize("turn_id", ["", "a b", "é", "{a}", "a/b", "a\n", "x" * 129, 7])
     async def test_what_is_no_id_starts_no_turn(self, place: Place, turn_id: str) -> None:
         async with place.open() as log:
@@ -679,6 +693,8 @@ class TestComingAndGoing:
             await log.start("t", "ana")
             with pytest.raises(UsageError, match="event loop"):
                 await asyncio.to_thread(lambda: asyncio.run(log.look("t", "ana")))
+            with pytest.raises(UsageError, match="event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(log.aclose()))
             assert (await log.look("t", "ana")).state is State.STREAMING
 
     async def test_a_closed_log_lets_nobody_wait(self, place: Place) -> None:

@@ -26,9 +26,12 @@ async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "live.db").write_bytes(b"no database " * 1000)
-    with pytest.raises(LiveLogUnavailable, match="file is not a database"):
+    with pytest.raises(LiveLogUnavailable, match="file is not a database") as away:
         async with LiveLog.open(url_of(tmp_path / "live.db"), patience_s=60):
             pass
+    assert "tried" not in str(away.value)
+    assert "later" not in str(away.value)
+    assert not away.value.retryable
 
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE other (n)", "PRAGMA user_version = 7"])
@@ -125,7 +128,15 @@ def test_what_is_no_url_is_an_error(url: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"lease_s": 0}, {"lease_s": "5"}, {"max_entries": 0}, {"max_entry_bytes": 2**30}, {"connections": 0}, {"leas": 1}],
+    [
+        {"lease_s": 0},
+        {"lease_s": "5"},
+        {"max_entries": 0},
+        {"max_entry_bytes": 2**30},
+        {"connections": 0},
+        {"leas": 1},
+        {"prefix": "\ud800"},
+    ],
 )
 def test_an_option_that_makes_no_sense_is_an_error_that_names_it(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):

@@ -97,6 +97,7 @@ class LiveLog:
 
     async def aclose(self) -> None:
         """Let go of every connection and file. Readers that wait and calls under way raise UsageError; turns stay."""
+        self._store.topics.check_loop()
         self._store.topics.close()
         await self._store.aclose()
 

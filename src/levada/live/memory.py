@@ -114,9 +114,10 @@ class MemoryStore:
             self._finish(turn_id, turn, End(State.ERROR, LOST_KIND, ENTRIES_LOST), now_s)
             raise Fenced(turn_id, token, reason_of(End(State.ERROR, LOST_KIND, ENTRIES_LOST)))
         last = len(batch.entries) - 1
+        added: list[Entry] = []
         for n, (event, data) in enumerate(batch.entries):
             end = batch.end if n == last else None
-            self._add(turn, event, data, end)
+            added.append(self._add(turn, event, data, end))
         turn.batches = batch.number
         options = self._options
         while turn.last - turn.first >= options.max_entries or turn.size > options.max_bytes:
@@ -126,7 +127,7 @@ class MemoryStore:
         self._take_lease(turn, now_s)
         if turn.end is not None:
             turn.keep_ends_s = now_s + options.keep_s
-        self._tell(turn_id)
+        self._tell(turn_id, turn, added)
         return _signals(turn, now_s)
 
     async def renew(self, turn_id: str, token: int) -> Signals:
@@ -204,21 +205,23 @@ class MemoryStore:
         turn.lease_ends_s = now_s + self._options.lease_s
         turn.keep_ends_s = turn.lease_ends_s + self._options.keep_s
 
-    def _add(self, turn: _Turn, event: str, data: str, end: End | None) -> None:
+    def _add(self, turn: _Turn, event: str, data: str, end: End | None) -> Entry:
         turn.last += 1
         turn.size += size_of(event, data)
-        turn.entries[turn.last] = Entry(entry_id(turn.last, turn.token), event, data, *(end or ()))
+        entry = turn.entries[turn.last] = Entry(entry_id(turn.last, turn.token), event, data, *(end or ()))
         turn.end = end
+        return entry
 
     def _finish(self, turn_id: str, turn: _Turn, end: End, now_s: float) -> None:
-        self._add(turn, END_EVENT, "", end)
+        entry = self._add(turn, END_EVENT, "", end)
         turn.keep_ends_s = now_s + self._options.keep_s
-        self._tell(turn_id)
+        self._tell(turn_id, turn, [entry])
 
-    def _tell(self, turn_id: str) -> None:
+    def _tell(self, turn_id: str, turn: _Turn, added: list[Entry]) -> None:
+        """Hand the new entries to all readers at once, so that none of them asks for a page."""
         for store in self._shelf.stores:
             if (topic := store.topics.get(turn_id)) is not None:
-                topic.changed()
+                topic.push(turn.token, turn.last - len(added) + 1, added)
 
     def _sweep(self, now_s: float) -> None:
         """Forget the turns that are kept no longer, now and then, so that their memory comes back."""

@@ -176,6 +176,10 @@ class Topics:
         """Raise UsageError when the log is closed, or belongs to another event loop."""
         if self.closed:
             raise UsageError("this live log is closed")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise UsageError when the log belongs to another event loop."""
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._loop is not loop:
