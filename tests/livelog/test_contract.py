@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from contextlib import aclosing
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from levada import State, UsageError
 from levada.live import (
@@ -20,8 +23,23 @@ from levada.live import (
     UnknownEntry,
     UnknownTurn,
 )
+from levada.live.store import Away, Page
+from levada.live.values import Batch, End, Signals
 from tests.livelog.conftest import Place
 from tests.livelog.followed import KEPT_S, LEASE_S, follow, hop, write_some
+
+
+def step_back(place: Place, turn_id: str, seconds: float) -> None:
+    """Make the lease that the turn has one of a clock that was ahead; that of memory does not step."""
+    if place.name == "memory":
+        return
+    if place.name == "sqlite":
+        with sqlite3.connect(place.url.removeprefix("sqlite:///"), timeout=30) as db:
+            db.execute("UPDATE live_turns SET lease_ends_s = lease_ends_s + ? WHERE turn_id = ?", (seconds, turn_id))
+        db.close()
+        return
+    with Redis.from_url(place.url) as redis:
+        redis.hincrby(f"{place.options['prefix']}{{{turn_id}}}:m", "l", int(seconds * 1000))
 
 
 class TestReading:
@@ -77,6 +95,23 @@ class TestReading:
                 await writer.close("finished")
                 assert [entry async for entry in slow][:-1] == written
             assert (await follow(log, "t"))[0] == first
+
+    async def test_a_slow_reader_holds_a_small_piece(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with place.open() as log:
+            held: list[int] = []
+            page = log._store.page
+
+            async def weighed(*args: Any, **options: Any) -> Page:
+                found = await page(*args, **options)
+                held.append(sum(len(entry.data) for entry in found.entries))
+                return found
+
+            monkeypatch.setattr(log._store, "page", weighed)
+            writer = await log.start("t", "ana")
+            await writer.append([("text", "x" * 4096)] * 200)
+            await writer.close("finished")
+            assert len(await follow(log, "t")) == 201
+            assert max(held) <= 64 * 1024 + 4096
 
     async def test_an_empty_turn_is_its_end(self, place: Place) -> None:
         async with place.open() as log:
@@ -309,6 +344,37 @@ class TestTheLease:
                     await call()
             assert await follow(log, "t") == seen
 
+    async def test_a_clock_that_steps_back_makes_nobody_wait(self, place: Place) -> None:
+        """By the store's clock the lease ends in an hour then: readers count for themselves."""
+        async with place.open(lease_s=LEASE_S) as log, place.open(lease_s=60) as other:
+            writer = await log.start("t", "ana")
+            written = await write_some(writer, 3)
+            step_back(place, "t", 3600)
+            for whole in await asyncio.gather(follow(log, "t"), follow(log, "t"), follow(other, "t")):
+                assert whole[:-1] == written
+                assert whole[-1].type == "producer_lost"
+            with pytest.raises(Fenced, match="lease ran out"):
+                await writer.renew()
+
+    async def test_nor_does_it_end_a_producer_that_is_there(self, place: Place) -> None:
+        async with place.open(lease_s=KEPT_S) as log:
+            writer = await log.start("t", "ana")
+            reader = asyncio.create_task(follow(log, "t"))
+            for n in range(6):
+                await asyncio.sleep(KEPT_S / 4)
+                await writer.renew()
+                step_back(place, "t", 3600 - n)
+            await writer.close("finished")
+            assert [entry.state for entry in await reader] == [State.FINISHED]
+
+    async def test_the_lease_is_the_producer_s_whatever_a_reader_says(self, place: Place) -> None:
+        async with place.open(lease_s=60) as log, place.open(lease_s=0.1) as other:
+            writer = await log.start("t", "ana")
+            reader = asyncio.create_task(follow(other, "t"))
+            await asyncio.sleep(1)
+            await writer.close("finished")
+            assert [entry.state for entry in await reader] == [State.FINISHED]
+
     @pytest.mark.parametrize("call", ["renew", "close"])
     async def test_whatever_it_tries_first(self, place: Place, call: str) -> None:
         async with place.open(lease_s=LEASE_S) as log:
@@ -484,11 +550,80 @@ class TestLimits:
             await writer.close("finished")
             assert len(await follow(log, "t")) == 1
 
+    @pytest.mark.parametrize(
+        "entries",
+        ["ab", b"ab", {"ab": 1}, ["ab"], [b"ab"], [{"a": 1, "b": 2}], [("a",)], [("a", "b", "c")], [1], 1, None],
+    )
+    async def test_nor_is_what_are_no_pairs_taken_for_some(self, place: Place, entries: Any) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            with pytest.raises(UsageError, match="pairs"):
+                await writer.append(entries)
+            with pytest.raises(UsageError, match="pairs"):
+                await writer.close("finished", final=entries)
+            await writer.close("finished")
+            assert len(await follow(log, "t")) == 1
+
     @pytest.mark.parametrize("turn_id", ["", "a b", "é", "{a}", "a/b", "a\n", "x" * 129, 7])
     async def test_what_is_no_id_starts_no_turn(self, place: Place, turn_id: str) -> None:
         async with place.open() as log:
             with pytest.raises(UsageError, match="turn_id"):
                 await log.start(turn_id, "ana")
+
+
+class TestLateCopies:
+    """An attempt that was given up may arrive when nobody waits for it any more."""
+
+    async def test_a_late_copy_of_a_batch_changes_nothing(self, place: Place) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            for n in range(3):
+                await writer.append([("text", str(n)), ("text", "")])
+            whole = await follow(log, "t", most=6)
+            for n in range(3):
+                await log._store.write("t", writer.token, Batch(n + 1, 2 * n, (("text", str(n)), ("text", ""))))
+            written = await write_some(writer, 1)
+            end = await writer.close("finished")
+            assert await follow(log, "t") == [*whole, *written, Entry(end, "end", "", State.FINISHED)]
+
+    async def test_nor_does_one_that_comes_after_the_end(self, place: Place) -> None:
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            await write_some(writer, 2)
+            await writer.close("finished")
+            whole = await follow(log, "t")
+            for n in range(2):
+                await log._store.write("t", writer.token, Batch(n + 1, n, (("text", f"água {n}"),)))
+            await log._store.write("t", writer.token, Batch(3, 2, (("end", ""),), End(State.FINISHED)))
+            assert await follow(log, "t") == whole
+            assert (await log.look("t", "ana")).state is State.FINISHED
+
+    async def test_a_number_stands_for_the_same_entries_for_ever(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, rounds: int
+    ) -> None:
+        """Also where appends are cancelled: each copy that was ever sent says the same."""
+        chance = random.Random(7)
+        async with place.open() as log:
+            writer = await log.start("t", "ana")
+            sent: dict[int, Batch] = {}
+            write = log._store.write
+
+            async def copied(turn_id: str, token: int, batch: Batch) -> Signals:
+                assert sent.setdefault(batch.number, batch) == batch
+                signals = await write(turn_id, token, batch)
+                late = chance.choice(list(sent.values()))
+                await write(turn_id, token, late)
+                return signals
+
+            monkeypatch.setattr(log._store, "write", copied)
+            for n in range(20 * rounds):
+                append = asyncio.create_task(writer.append([("text", str(n))]))
+                for _ in range(chance.randint(1, 6)):
+                    await asyncio.sleep(chance.choice([0, 0, 0.0005]))
+                append.cancel()
+                await asyncio.wait({append})
+            await writer.close("finished")
+            assert [entry.data for entry in (await follow(log, "t"))[:-1]] == [str(n) for n in range(20 * rounds)]
 
 
 class TestComingAndGoing:
@@ -523,6 +658,44 @@ class TestComingAndGoing:
             await writer.close("finished")
             assert len(await stays) == 20 * rounds + 1
             assert len(log._store.topics) == 0
+
+    async def test_calls_under_way_end_at_once_when_the_log_is_closed(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = place.open(patience_s=100)
+        writer, other = await log.start("t", "ana"), await log.start("u", "ana")
+        page = log._store.page
+
+        async def away(*args: object, **options: object) -> None:
+            raise Away("a test says so")
+
+        async def stuck(*args: object, **options: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(log._store, "page", stuck)
+        monkeypatch.setattr(log._store, "renew", away)
+        calls = [log.look("t", "ana"), follow(log, "t"), writer.renew(), writer.wait_stop()]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(log._store, "page", page)
+        appends = [asyncio.create_task(other.append([("text", "x" * 20_000)])) for _ in range(300)]
+        await asyncio.sleep(0.001)
+        await log.aclose()
+        _, waiting = await asyncio.wait([*tasks, *appends], timeout=20)
+        assert not waiting
+        for task in tasks:
+            with pytest.raises(UsageError, match="closed"):
+                await task
+        assert {type(each) for each in await asyncio.gather(*appends, return_exceptions=True)} <= {UsageError, list}
+
+    async def test_a_log_belongs_to_one_event_loop(self, place: Place) -> None:
+        async with place.open() as log:
+            await log.start("t", "ana")
+            with pytest.raises(UsageError, match="event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(log.look("t", "ana")))
+            with pytest.raises(UsageError, match="event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(log.aclose()))
+            assert (await log.look("t", "ana")).state is State.STREAMING
 
     async def test_a_closed_log_lets_nobody_wait(self, place: Place) -> None:
         log = place.open()

@@ -29,6 +29,7 @@ ERRORS = [
     Fenced("t", 7, "another producer has the turn"),
     TurnClosed("t", "finished"),
     LiveLimit("bytes of one entry", 11, 10, "max_entry_bytes"),
+    LiveLogUnavailable("Redis", 0.0, "it refuses our name"),
     LiveLogUnavailable("Redis", 5.0, "no answer"),
 ]
 

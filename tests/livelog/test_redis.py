@@ -198,6 +198,48 @@ class TestAway:
                 redis.config_set("maxmemory", 0)
             assert (await log.look("t", "ana")).state is State.STREAMING
 
+    async def test_where_memory_is_full_readers_read_and_turns_can_be_stopped(self, server: RedisServer) -> None:
+        async with LiveLog.open(server.url, lease_s=3, patience_s=0.5) as log:
+            writer = await log.start("t", "ana")
+            written = await write_some(writer, 3)
+            waiting = asyncio.create_task(writer.wait_stop())
+            await asyncio.sleep(0.1)
+            with Redis.from_url(server.url) as redis:
+                redis.config_set("maxmemory", 1)
+                assert await follow(log, "t", most=3) == written
+                await log.stop("t", "ana", by="the page")
+                assert await waiting == "the page"
+                assert (await follow(log, "t"))[-1].type == "producer_lost"
+                redis.config_set("maxmemory", 0)
+            assert (await log.look("t", "ana")).stop == "the page"
+
+    async def test_nor_does_a_start_write_on_where_memory_is_full(self, server: RedisServer) -> None:
+        async with LiveLog.open(server.url, patience_s=0.5) as log:
+            await log.start("before", "ana")
+            with Redis.from_url(server.url) as redis:
+                redis.config_set("maxmemory", 1)
+                with pytest.raises(LiveLogUnavailable, match="OutOfMemory"):
+                    await log.start("t", "ana")
+                redis.config_set("maxmemory", 0)
+                assert [key.decode() for key in redis.scan_iter()] == ["levada:live:{before}:m"]
+
+    async def test_a_server_that_runs_a_slow_script_is_waited_for(self) -> None:
+        slow = """
+            local t = redis.call('TIME')
+            local till = t[1] * 1000 + t[2] / 1000 + 1000
+            repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till
+        """
+        with running_redis("--busy-reply-threshold", "50") as server:
+            async with LiveLog.open(server.url, **PATIENT) as log:
+                writer = await log.start("t", "ana")
+                with Redis.from_url(server.url) as redis:
+                    running = asyncio.create_task(asyncio.to_thread(redis.eval, slow, 0))
+                    await asyncio.sleep(0.3)
+                    written, known = await asyncio.gather(write_some(writer, 1), log.look("t", "ana"))
+                    await running
+                assert known.state is State.STREAMING
+                assert await follow(log, "t", most=1) == written
+
 
 class TestBrokenConnections:
     async def test_a_batch_cut_anywhere_is_written_once(self, server: RedisServer, rounds: int) -> None:

@@ -8,7 +8,7 @@ LiveLogError
 ├── Fenced                 the writer is no longer its turn's producer
 ├── TurnClosed             the writer has closed its turn
 ├── LiveLimit              an entry, a batch or the number of turns is over a limit
-└── LiveLogUnavailable     the store is away; worth another attempt
+└── LiveLogUnavailable     the store is away; mostly worth another attempt
 """
 
 from __future__ import annotations
@@ -146,18 +146,23 @@ class LiveLimit(LiveLogError):
 
 
 class LiveLogUnavailable(LiveLogError):
-    """The store did not answer for `seconds`, in as many attempts as fit. `reason`: what was seen last, in words."""
+    """The store did not answer for `seconds`, in as many attempts as fit. `reason`: what was seen last, in words.
+
+    0 seconds: trying again is no use, and not `retryable`, before somebody mends what the reason names.
+    """
 
     _fields = ("store", "seconds", "reason")
-    retryable = True
 
     def __init__(self, store: str, seconds: float, reason: str) -> None:
         super().__init__(store, seconds, reason)
+        self.retryable = seconds > 0
         self.store = store
         self.seconds = seconds
         self.reason = reason
 
     def __str__(self) -> str:
+        if not self.retryable:
+            return f"the live log on {self.store} is not available ({self.reason}); this does not pass by itself"
         return (
             f"the live log on {self.store} is not available ({self.reason}), tried for {self.seconds:g} s; try again "
             "later; patience_s sets for how long"

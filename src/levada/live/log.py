@@ -69,7 +69,8 @@ class LiveLog:
         Options: `lease_s` 5: after so long without a sign of its producer a turn is lost. `patience_s` (as lease_s):
         how long a call is tried again while the store is away. `keep_s` 600: how long a turn is kept after its end. The
         kept window of a turn: `max_entries` 20,000, `max_bytes` 16 MiB; `max_entry_bytes` 4 MiB. `max_turns` 10,000
-        (memory). `page_entries` 256, `page_bytes` 1 MiB: what is read of a turn at once. `connections` 4, `prefix`
+        (memory). `page_entries` 256, `page_bytes` 64 KiB and one entry: what
+        a reader takes of a turn at once. `connections` 4, `prefix`
         "levada:live:", `cluster` False (Redis). All who share a store should say the same.
         Raises UsageError for a URL or an option that makes no sense, ImportError without the extra `redis`.
         """
@@ -95,7 +96,8 @@ class LiveLog:
         await patiently(self._store, self.options.patience, self._store.check)
 
     async def aclose(self) -> None:
-        """Let go of every connection and file. Readers that wait raise UsageError; turns stay."""
+        """Let go of every connection and file. Readers that wait and calls under way raise UsageError; turns stay."""
+        self._store.topics.check_loop()
         self._store.topics.close()
         await self._store.aclose()
 
@@ -138,14 +140,17 @@ class LiveLog:
                         topic.due_s = loop.time() + half_s
                     try:
                         page = await patiently(
-                            store, self.options.patience, partial(store.page, turn_id, digest, cursor, mark=mark)
+                            store,
+                            self.options.patience,
+                            partial(store.page, turn_id, digest, cursor, mark=mark, stale=topic.stale(loop.time())),
                         )
                     except BaseException:
                         if mark:  # somebody else's turn to look
                             topic.due_s = float("-inf")
                             topic.changed()
                         raise
-                    topic.due_s = min(topic.due_s, loop.time() + page.lease_s + NOTICE_S)
+                    topic.saw(page.lease, page.lease_of_s, loop.time())
+                    topic.due_s = min(topic.due_s, min(loop.time() + page.lease_s, topic.silent_s) + NOTICE_S)
                     for entry in page.entries:
                         yield entry
                     cursor = Cursor(cursor.seq + len(page.entries), page.token)

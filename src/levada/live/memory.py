@@ -40,6 +40,7 @@ class _Turn:
     digest: bytes
     token: int
     attempt: str
+    lease_s: float
     lease_ends_s: float
     keep_ends_s: float
     entries: dict[int, Entry] = field(default_factory=dict)  # by number: the oldest goes and the rest stays cheaply
@@ -98,14 +99,14 @@ class MemoryStore:
         if len(shelf.turns) >= options.max_turns:
             raise LiveLimit("turns in memory", len(shelf.turns) + 1, options.max_turns, "max_turns")
         shelf.token = max(shelf.token + 1, time.time_ns())
-        turn = shelf.turns[turn_id] = _Turn(digest, shelf.token, attempt, 0, 0)
+        turn = shelf.turns[turn_id] = _Turn(digest, shelf.token, attempt, options.lease_s, 0, 0)
         self._take_lease(turn, now_s)
         return turn.token
 
     async def write(self, turn_id: str, token: int, batch: Batch) -> Signals:
         now_s = time.monotonic()
         turn = self._own(turn_id, token, now_s)
-        if turn.batches == batch.number:  # it was written before
+        if batch.number <= turn.batches:  # a repeat, however late it arrives
             return _signals(turn, now_s)
         if turn.end is not None:
             raise Fenced(turn_id, token, reason_of(turn.end))
@@ -113,9 +114,10 @@ class MemoryStore:
             self._finish(turn_id, turn, End(State.ERROR, LOST_KIND, ENTRIES_LOST), now_s)
             raise Fenced(turn_id, token, reason_of(End(State.ERROR, LOST_KIND, ENTRIES_LOST)))
         last = len(batch.entries) - 1
+        added: list[Entry] = []
         for n, (event, data) in enumerate(batch.entries):
             end = batch.end if n == last else None
-            self._add(turn, event, data, end)
+            added.append(self._add(turn, event, data, end))
         turn.batches = batch.number
         options = self._options
         while turn.last - turn.first >= options.max_entries or turn.size > options.max_bytes:
@@ -125,7 +127,7 @@ class MemoryStore:
         self._take_lease(turn, now_s)
         if turn.end is not None:
             turn.keep_ends_s = now_s + options.keep_s
-        self._tell(turn_id)
+        self._tell(turn_id, turn, added)
         return _signals(turn, now_s)
 
     async def renew(self, turn_id: str, token: int) -> Signals:
@@ -136,11 +138,13 @@ class MemoryStore:
         self._take_lease(turn, now_s)
         return _signals(turn, now_s)
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         await asyncio.sleep(0)  # a reader of a long turn lets others run
         now_s = time.monotonic()
         turn = self._known(turn_id, digest, now_s)
-        if turn.end is None and now_s > turn.lease_ends_s:
+        if turn.end is None and (now_s > turn.lease_ends_s or turn.lease_ends_s == stale):
             self._finish(turn_id, turn, End(State.ERROR, LOST_KIND, PRODUCER_LOST), now_s)
         if mark:
             turn.watched_s = now_s
@@ -154,7 +158,7 @@ class MemoryStore:
                 if size > self._options.page_bytes:
                     break
         lease_s = turn.lease_ends_s - now_s if turn.end is None else float("inf")
-        return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, found)
+        return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, turn.lease_ends_s, turn.lease_s, found)
 
     async def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
         turn = self._known(turn_id, digest, time.monotonic())
@@ -201,21 +205,23 @@ class MemoryStore:
         turn.lease_ends_s = now_s + self._options.lease_s
         turn.keep_ends_s = turn.lease_ends_s + self._options.keep_s
 
-    def _add(self, turn: _Turn, event: str, data: str, end: End | None) -> None:
+    def _add(self, turn: _Turn, event: str, data: str, end: End | None) -> Entry:
         turn.last += 1
         turn.size += size_of(event, data)
-        turn.entries[turn.last] = Entry(entry_id(turn.last, turn.token), event, data, *(end or ()))
+        entry = turn.entries[turn.last] = Entry(entry_id(turn.last, turn.token), event, data, *(end or ()))
         turn.end = end
+        return entry
 
     def _finish(self, turn_id: str, turn: _Turn, end: End, now_s: float) -> None:
-        self._add(turn, END_EVENT, "", end)
+        entry = self._add(turn, END_EVENT, "", end)
         turn.keep_ends_s = now_s + self._options.keep_s
-        self._tell(turn_id)
+        self._tell(turn_id, turn, [entry])
 
-    def _tell(self, turn_id: str) -> None:
+    def _tell(self, turn_id: str, turn: _Turn, added: list[Entry]) -> None:
+        """Hand the new entries to all readers at once, so that none of them asks for a page."""
         for store in self._shelf.stores:
             if (topic := store.topics.get(turn_id)) is not None:
-                topic.changed()
+                topic.push(turn.token, turn.last - len(added) + 1, added)
 
     def _sweep(self, now_s: float) -> None:
         """Forget the turns that are kept no longer, now and then, so that their memory comes back."""

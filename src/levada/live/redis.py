@@ -110,7 +110,9 @@ class RedisStore:
         reply = await self._courier.run(RENEW, *self._at(turn_id), token, self._lease_ms, self._keep_ms)
         return _signals(turn_id, token, reply)
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         options = self._options
         reply = await self._courier.run(
             PAGE,
@@ -123,6 +125,7 @@ class RedisStore:
             self._keep_ms,
             options.page_entries,
             options.page_bytes,
+            int(stale),
         )
         given = entry_id(*after) if after.token else ""
         match reply[0]:
@@ -134,14 +137,14 @@ class RedisStore:
                 raise UnknownEntry(turn_id, given, "from the future")
             case b"before":
                 raise EntryGone(turn_id, given, reply[1].decode())
-        _, token, last, state, kind, type, stop, lease_ms, found = reply
+        _, token, last, state, kind, type, stop, left_ms, lease, lease_ms, found = reply
         end = _end(state, kind, type) if state else None
         page = [_entry(int(token), after.seq + n, fields) for n, fields in enumerate(found, 1)]
-        lease_s = lease_ms / 1000 if end is None else float("inf")
-        return Page(int(token), last, end, stop.decode() or None, lease_s, page)
+        lease_s = left_ms / 1000 if end is None else float("inf")
+        return Page(int(token), last, end, stop.decode() or None, lease_s, lease, lease_ms / 1000, page)
 
     async def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
-        reply = await self._courier.run(STOP, *self._at(turn_id), digest, by)
+        reply = await self._courier.run(STOP, *self._at(turn_id), digest, by, self._keep_ms)
         if reply[0] == b"unknown":
             raise UnknownTurn(turn_id)
         return _end(*reply[1:]) if reply[0] == b"ended" else None

@@ -33,6 +33,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from levada.errors import UsageError
 from levada.live.errors import LiveLogUnavailable
 from levada.live.redis_scripts import Script
 from levada.live.store import Away
@@ -44,11 +45,11 @@ Argument = str | bytes | int
 TRIP_REQUESTS: Final = 128
 TRIP_BYTES: Final = 1024 * 1024
 
-# What passes: restarts, failovers, moves, full memory. redis-py has classes for some, and words for others.
+# What passes: restarts, failovers, moves, full memory, a slow script. redis-py has classes for some, words for others.
 PASSING: Final = (
     AskError, BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError
 )  # fmt: skip
-PASSING_WORDS: Final = frozenset(("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM"))
+PASSING_WORDS: Final = frozenset(("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "OOM", "BUSY"))
 
 
 class Courier(Protocol):
@@ -101,7 +102,7 @@ class PipelineCourier:
 
     async def _ask(self, script: Script | None, command: tuple[Argument, ...]) -> Any:
         if self._closed:
-            raise LiveLogUnavailable("Redis", 0.0, "the log is closed")
+            raise UsageError("this live log is closed")
         size = sum(len(part) for part in command if not isinstance(part, int))
         request = _Request(command, script, size, asyncio.get_running_loop().create_future())
         self._waiting.append(request)

@@ -8,6 +8,7 @@ holds:
     n  number of the last entry   f  of the first one kept  b  bytes kept      q  batches written
     s  state, once ended          k  kind                   y  type            p  who asked it to stop
     l  when the lease ends        w  when a reader was last there              both in ms of the server's clock
+    i  for how many ms it is taken
 
 The owner's digests are compared with `==`: Lua interns strings, so that it compares two addresses, in constant time.
 Entries are told on the channel as well, so that readers need not ask; it may lose them, the stream does not.
@@ -36,12 +37,13 @@ local function tell(token, first, entries)
   redis.call('PUBLISH', channel, cmsgpack.pack({token, first, entries}))
 end
 
--- End the turn where its producer did not.
+-- End the turn where its producer did not. First what takes no memory: so that Redis lets us write on where it is full.
 local function lose(token, last, type, keep_ms)
   local seq = last + 1
+  keep(keep_ms)
   redis.call('XADD', stream, id(seq, token), 'e', 'end', 'd', '', 's', 'error', 'k', 'truncated', 't', type)
   redis.call('HSET', meta, 'n', seq, 's', 'error', 'k', 'truncated', 'y', type)
-  keep(keep_ms)
+  keep(keep_ms)  -- of a stream that was not there
   tell(token, seq, {{'end', '', 'error', 'truncated', type}})
 end
 
@@ -53,11 +55,11 @@ local function signals(m)
 end
 
 local function read()
-  local found = redis.call('HMGET', meta, 'o', 't', 'n', 'f', 'b', 'q', 's', 'k', 'y', 'p', 'l', 'w')
+  local found = redis.call('HMGET', meta, 'o', 't', 'n', 'f', 'b', 'q', 's', 'k', 'y', 'p', 'l', 'w', 'i')
   if not found[2] then return nil end
   return {o = found[1], t = found[2], n = tonumber(found[3]), f = tonumber(found[4]), b = tonumber(found[5]),
           q = tonumber(found[6]), s = found[7], k = found[8] or '', y = found[9] or '', p = found[10],
-          l = tonumber(found[11]), w = tonumber(found[12] or nil)}
+          l = tonumber(found[11]), w = tonumber(found[12] or nil), i = tonumber(found[13])}
 end
 """
 
@@ -83,8 +85,10 @@ if there[1] then
   return {'exists'}
 end
 local token = string.format('%s%06d%s', time[1], time[2], ARGV[4])
+-- First what takes memory: once a script has written, Redis lets it write on where memory is full.
+redis.call('HSET', meta, 'o', ARGV[2], 't', token, 'a', ARGV[3], 'n', 0, 'f', 1, 'b', 0, 'q', 0, 'i', ARGV[5],
+           'l', now + ARGV[5])
 redis.call('DEL', stream)
-redis.call('HSET', meta, 'o', ARGV[2], 't', token, 'a', ARGV[3], 'n', 0, 'f', 1, 'b', 0, 'q', 0, 'l', now + ARGV[5])
 redis.call('PEXPIRE', meta, ARGV[5] + ARGV[6])
 return {'ok', token}
 """)
@@ -95,11 +99,11 @@ local m = read()
 if not m then return {'gone'} end
 if m.t ~= ARGV[2] then return {'taken'} end
 local number, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[6])
-if m.q == number then return signals(m) end
+if number <= m.q then return signals(m) end  -- a repeat, however late it arrives
 if m.s then return {'ended', m.s, m.k, m.y} end
 local intact = whole(m.f, m.n)
 if m.q ~= number - 1 or m.n ~= tonumber(ARGV[4]) or not intact then
-  if not intact then redis.call('HSET', meta, 'f', m.n + 1) redis.call('DEL', stream) end
+  if not intact then redis.call('DEL', stream) redis.call('HSET', meta, 'f', m.n + 1) end
   lose(m.t, m.n, 'entries_lost', keep_ms)
   return {'lost'}
 end
@@ -151,12 +155,13 @@ keep(ARGV[3] + ARGV[4])
 return signals(m)
 """)
 
-# ARGV: channel, digest, seq, token ('0': the start), entries (1 or 0), mark (1 or 0), keep_ms, page_entries, page_bytes
+# ARGV: channel, digest, seq, token ('0': the start), entries (1 or 0), mark (1 or 0), keep_ms, page_entries,
+# page_bytes, stale: a lease that ran out by the reader's clock, or 0
 PAGE: Final = _script("""
 local m = read()
 if not m or m.o ~= ARGV[2] then return {'unknown'} end
-if ARGV[6] == '1' then redis.call('HSET', meta, 'w', now) end
-if not m.s and now > m.l then
+if ARGV[6] == '1' then redis.pcall('HSET', meta, 'w', now) end  -- a hint: where memory is full, readers read
+if not m.s and (now > m.l or m.l == tonumber(ARGV[10])) then
   lose(m.t, m.n, 'producer_lost', tonumber(ARGV[7]))
   m.n, m.s, m.k, m.y = m.n + 1, 'error', 'truncated', 'producer_lost'
 end
@@ -177,15 +182,18 @@ if ARGV[5] == '1' then
     end
   end
 end
-return {'ok', m.t, m.n, m.s or '', m.k, m.y, m.p or '', m.l - now, found}
+return {'ok', m.t, m.n, m.s or '', m.k, m.y, m.p or '', m.l - now, m.l, m.i, found}
 """)
 
-# ARGV: channel, digest, by
+# ARGV: channel, digest, by, keep_ms
 STOP: Final = _script("""
 local m = read()
 if not m or m.o ~= ARGV[2] then return {'unknown'} end
 if m.s then return {'ended', m.s, m.k, m.y} end
-if not m.p then redis.call('HSET', meta, 'p', ARGV[3]) end
+if not m.p then
+  keep(math.max(0, m.l - now) + ARGV[4])  -- as it is; after it we may write where memory is full
+  redis.call('HSET', meta, 'p', ARGV[3])
+end
 tell(m.t, 0, m.p or ARGV[3])
 return {'ok'}
 """)

@@ -8,13 +8,16 @@ second.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from levada.errors import UsageError
 from levada.live.errors import LiveLogUnavailable
+from levada.live.patience import attempt_s
 from levada.live.sqlite_rows import News, Rows
 from levada.live.store import Away, Page
 from levada.live.topics import Topics
@@ -39,8 +42,10 @@ class SqliteStore:
         self.name = "SQLite"
         self.topics = Topics()
         self.topics.watch = self._watch
+        path = os.path.abspath(path)
         self._writing = _Thread(path, options, "levada live writer")
         self._reading = _Thread(path, options, "levada live reader")
+        self._hint_s = attempt_s(options.patience) / 2
         self._seen: dict[str, News | None] = {}
         self._poller: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -68,12 +73,17 @@ class SqliteStore:
     async def renew(self, turn_id: str, token: int) -> Signals:
         return await self._writing.call(Rows.renew, turn_id, token)
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         if mark:
-            await self._writing.call(Rows.notice, turn_id, digest, mark)
+            # A hint: where the disk is full or another process writes for long, readers read.
+            with suppress(Away, TimeoutError):
+                async with asyncio.timeout(self._hint_s):
+                    await self._writing.call(Rows.notice, turn_id, digest, mark, stale)
         page = await self._reading.call(Rows.page, turn_id, digest, after, entries)
-        if page.lease_s < 0:
-            await self._writing.call(Rows.notice, turn_id, digest, mark)
+        if page.end is None and (page.lease_s < 0 or page.lease == stale):
+            await self._writing.call(Rows.notice, turn_id, digest, False, stale)
             self._changed(turn_id)
             page = await self._reading.call(Rows.page, turn_id, digest, after, entries)
         return page
@@ -142,6 +152,8 @@ class _Thread:
     async def call(self, method: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
             try:
+                if self._rows is not None and self._rows.is_another_file():
+                    self._close()  # deleted or replaced: what we wrote there nobody would see
                 if self._rows is None:
                     self._rows = Rows(self._path, self._options, busy_s=min(BUSY_S, self._options.patience / 2))
                 return method(self._rows, *args, **kwargs)

@@ -6,6 +6,7 @@ The clock is that of the machine, which all processes that have the file share.
 from __future__ import annotations
 
 import hmac
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,12 +36,12 @@ from levada.live.values import (
 
 __all__ = ["News", "Rows"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 SCHEMA: Final = (
     """CREATE TABLE live_turns (
         turn_id TEXT PRIMARY KEY, digest BLOB NOT NULL, token INTEGER NOT NULL UNIQUE, attempt TEXT NOT NULL,
         first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, batches INTEGER NOT NULL,
-        state TEXT, kind TEXT, type TEXT, stop TEXT, watched_s REAL, lease_ends_s REAL NOT NULL,
+        state TEXT, kind TEXT, type TEXT, stop TEXT, watched_s REAL, lease_s REAL NOT NULL, lease_ends_s REAL NOT NULL,
         keep_ends_s REAL NOT NULL)""",
     "CREATE INDEX live_turns_kept ON live_turns (keep_ends_s)",
     """CREATE TABLE live_entries (
@@ -48,7 +49,8 @@ SCHEMA: Final = (
         state TEXT, kind TEXT, type TEXT, PRIMARY KEY (token, seq))""",
 )
 COLUMNS: Final = (
-    "digest, token, attempt, first, last, size, batches, state, kind, type, stop, watched_s, lease_ends_s, keep_ends_s"
+    "digest, token, attempt, first, last, size, batches, state, kind, type, stop, watched_s, lease_s, "
+    "lease_ends_s, keep_ends_s"
 )
 SWEPT_AT_ONCE: Final = 20  # turns forgotten with each that starts: more than come, and no long transaction
 ASKED_AT_ONCE: Final = 500  # SQLite's own limit on parameters was 999 once
@@ -75,6 +77,7 @@ class _Turn(NamedTuple):
     type: str | None
     stop: str | None
     watched_s: float | None
+    lease_s: float
     lease_ends_s: float
     keep_ends_s: float
 
@@ -98,12 +101,17 @@ class Rows:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")  # a power cut may take the last batches, whole
             self._prepare()
+            self._path, self._file = path, _file_at(path)
         except BaseException:
             self._db.close()
             raise
 
     def close(self) -> None:
         self._db.close()
+
+    def is_another_file(self) -> bool:
+        """Say whether the file was deleted or replaced since it was opened."""
+        return _file_at(self._path) != self._file
 
     def check(self) -> None:
         self._db.execute("SELECT count(*) FROM live_turns WHERE turn_id = ''").fetchone()
@@ -121,8 +129,16 @@ class Rows:
             lease_ends_s = now_s + self._options.lease_s
             self._db.execute(
                 f"INSERT OR REPLACE INTO live_turns (turn_id, {COLUMNS}) "
-                "VALUES (?, ?, ?, ?, 1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, ?, ?)",
-                (turn_id, digest, token, attempt, lease_ends_s, lease_ends_s + self._options.keep_s),
+                "VALUES (?, ?, ?, ?, 1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, ?, ?, ?)",
+                (
+                    turn_id,
+                    digest,
+                    token,
+                    attempt,
+                    self._options.lease_s,
+                    lease_ends_s,
+                    lease_ends_s + self._options.keep_s,
+                ),
             )
             return token
 
@@ -130,7 +146,7 @@ class Rows:
         lost = False
         with self._writing() as now_s:
             turn = self._own(turn_id, token, now_s)
-            if turn.batches == batch.number:  # it was written before
+            if batch.number <= turn.batches:  # a repeat, however late it arrives
                 return turn.signals(now_s)
             if turn.end is not None:
                 raise Fenced(turn_id, token, reason_of(turn.end))
@@ -155,13 +171,13 @@ class Rows:
             )
             return turn.signals(now_s)
 
-    def notice(self, turn_id: str, digest: bytes, mark: bool) -> None:
+    def notice(self, turn_id: str, digest: bytes, mark: bool, stale: float) -> None:
         """Note that a reader is there, and whether the lease ran out."""
         with self._writing() as now_s:
             turn = self._known(turn_id, digest, now_s)
             if mark:
                 self._db.execute("UPDATE live_turns SET watched_s = ? WHERE token = ?", (now_s, turn.token))
-            if turn.end is None and now_s > turn.lease_ends_s:
+            if turn.end is None and (now_s > turn.lease_ends_s or turn.lease_ends_s == stale):
                 self._finish(turn, End(State.ERROR, LOST_KIND, PRODUCER_LOST), now_s)
 
     def page(self, turn_id: str, digest: bytes, after: Cursor, entries: bool) -> Page:
@@ -172,7 +188,7 @@ class Rows:
                 check_cursor(turn_id, after, turn.token, turn.first, turn.last)
                 found = self._entries(turn.token, after.seq)
             lease_s = turn.lease_ends_s - now_s if turn.end is None else float("inf")
-            return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, found)
+            return Page(turn.token, turn.last, turn.end, turn.stop, lease_s, turn.lease_ends_s, turn.lease_s, found)
 
     def stop(self, turn_id: str, digest: bytes, by: str) -> End | None:
         with self._writing() as now_s:
@@ -320,3 +336,11 @@ class Rows:
         ).fetchall()
         self._db.executemany("DELETE FROM live_entries WHERE token = ?", old)
         self._db.executemany("DELETE FROM live_turns WHERE token = ?", old)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -5,7 +5,7 @@ Rules every store keeps:
 - A lease that ran out counts from when somebody notices. Whoever does writes the terminal entry in the same step, so
   all readers get the same one, and from then on the old writer is fenced. `write` and `renew` notice nothing: a late
   producer goes on as long as nobody was told that it is gone.
-- The clock is the store's, not its clients'.
+- The clock is the store's, not its clients'. A client only counts how long it has seen one and the same lease.
 - What the store does not answer in time, or not at all, raises Away; the caller tries again.
 """
 
@@ -31,7 +31,8 @@ class Page(NamedTuple):
     """A part of a turn. `entries`: the next ones, oldest first; none where the page was asked to tell the state only.
 
     `token`: the writer's. `last`: the number of the turn's newest entry. `end`: how it ended, or None. `lease_s`: how
-    many seconds of the lease are left; inf after the end.
+    many seconds of the lease are left; inf after the end. `lease`: when it ends by the store's clock, `lease_of_s`: for
+    how long the producer takes it.
     """
 
     token: int
@@ -39,6 +40,8 @@ class Page(NamedTuple):
     end: End | None
     stop: str | None
     lease_s: float
+    lease: float
+    lease_of_s: float
     entries: list[Entry]
 
 
@@ -61,7 +64,10 @@ class Store(Protocol):
         """
 
     async def write(self, turn_id: str, token: int, batch: Batch) -> Signals:
-        """Write a batch, unless it was written before; take the lease again, unless the batch ends the turn.
+        """Write a batch and take the lease again, unless the batch ends the turn.
+
+        A batch that was written before changes nothing: a copy may arrive long after later batches, and after the end,
+        where an attempt was given up and its bytes were still under way.
 
         Raises Fenced. Where the store has not what went before the batch, it ends the turn as entries_lost first.
         """
@@ -69,8 +75,13 @@ class Store(Protocol):
     async def renew(self, turn_id: str, token: int) -> Signals:
         """Take the lease again. Raises Fenced."""
 
-    async def page(self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True) -> Page:
+    async def page(
+        self, turn_id: str, digest: bytes, after: Cursor, *, mark: bool, entries: bool = True, stale: float = 0
+    ) -> Page:
         """Return what comes after the cursor; `mark` says that a reader is there. Notices a lease that ran out.
+
+        `stale`: the `lease` of a page that was read longer ago than the lease is for: where it is still that one, it
+        ran out, whatever the store's clock says, which may have stepped back.
 
         Raises UnknownTurn, EntryGone, UnknownEntry.
         """

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
 from typing import Final
 
@@ -27,17 +27,28 @@ RING_CHARACTERS: Final = 64 * 1024
 class Topic:
     """The news of one turn."""
 
-    __slots__ = ("_characters", "_first", "_ring", "_token", "changes", "due_s", "seats", "stop")
+    __slots__ = ("_characters", "_first", "_lease", "_ring", "_token", "changes", "due_s", "seats", "silent_s", "stop")
 
     def __init__(self) -> None:
         self.seats: set[Seat] = set()
         self.changes = 0  # counts what only a page can tell
         self.due_s = float("-inf")  # when one of its readers looks after the lease, by the loop's clock
+        self.silent_s = float("inf")  # when the lease that we see has run out, by the loop's clock
         self.stop: str | None = None
+        self._lease = 0.0
         self._ring: deque[Entry] = deque()
         self._characters = 0
         self._token = 0
         self._first = 1  # the number of the ring's first entry
+
+    def saw(self, lease: float, of_s: float, now_s: float) -> None:
+        """Take the lease that a page told: a new one is good for `of_s` from when it was taken, which is past."""
+        if lease != self._lease:
+            self._lease, self.silent_s = lease, now_s + of_s
+
+    def stale(self, now_s: float) -> float:
+        """Return the lease that we see, where it has run out; else 0."""
+        return self._lease if now_s >= self.silent_s else 0
 
     def changed(self) -> None:
         """Make every reader ask for a page."""
@@ -110,6 +121,8 @@ class Topics:
         self.unwatch: Callable[[str], None] = lambda turn_id: None
         self.closed = False
         self._topics: dict[str, Topic] = {}
+        self._calls: set[asyncio.Timeout] = set()  # under way
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self, turn_id: str) -> Topic | None:
         """Return the topic of a turn, if somebody waits for its news."""
@@ -144,12 +157,37 @@ class Topics:
         for _, topic in self:
             topic.changed()
 
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Do what takes a while; ends with UsageError as soon as the log is closed."""
+        self.check_open()
+        try:
+            async with asyncio.timeout(None) as call:
+                self._calls.add(call)
+                try:
+                    yield
+                finally:
+                    self._calls.discard(call)
+        except TimeoutError:
+            self.check_open()
+            raise
+
     def check_open(self) -> None:
-        """Raise UsageError when the log is closed."""
+        """Raise UsageError when the log is closed, or belongs to another event loop."""
         if self.closed:
             raise UsageError("this live log is closed")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise UsageError when the log belongs to another event loop."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise UsageError("this live log belongs to the event loop that it was first used in; open one in each loop")
 
     def close(self) -> None:
         """Let nobody wait any more."""
         self.closed = True
         self.all_changed()
+        for call in list(self._calls):
+            call.reschedule(0)

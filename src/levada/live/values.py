@@ -18,6 +18,7 @@ __all__ = ["Entry", "Known", "Options", "Signals"]
 TURN_ID: Final = re.compile(r"[A-Za-z0-9_.~:-]{1,128}")  # what URLs carry as it is, without a brace (hash tags)
 ENTRY_ID: Final = re.compile(r"(0|[1-9][0-9]{0,15})-([1-9][0-9]{0,18})")
 NO_LINE: Final = re.compile(r"[\0\r\n]")
+NO_PREFIX: Final = re.compile(r"[\0\r\n{}\ud800-\udfff]")
 LONGEST_NAME: Final = 200  # characters of an event's name, an error's kind and type, who stopped
 
 # What the terminal entry says that nobody but the log wrote.
@@ -78,7 +79,7 @@ class Options:
     max_entry_bytes: int = 4 * 1024 * 1024
     max_turns: int = 10_000
     page_entries: int = 256
-    page_bytes: int = 1024 * 1024
+    page_bytes: int = 64 * 1024
     connections: int = 4
     prefix: str = "levada:live:"
     cluster: bool = False
@@ -106,8 +107,8 @@ class Options:
             raise UsageError(f"connections must be an int from 1 to 256, not {self.connections!r:.100}")
         if self.max_entry_bytes > self.max_bytes:
             raise UsageError("max_entry_bytes must not be more than max_bytes: such an entry could not be kept")
-        if not isinstance(self.prefix, str) or NO_LINE.search(self.prefix) or set(self.prefix) & {"{", "}"}:
-            raise UsageError(f"prefix must be a str without braces and line ends, not {self.prefix!r:.100}")
+        if not isinstance(self.prefix, str) or NO_PREFIX.search(self.prefix):
+            raise UsageError(f"prefix must be a str without braces, line ends and surrogates, not {self.prefix!a:.100}")
         if type(self.cluster) is not bool:
             raise UsageError(f"cluster must be a bool, not {self.cluster!r:.100}")
 
@@ -181,8 +182,11 @@ def size_of(event: str, data: str) -> int:
     return len(event.encode()) + (len(data) if data.isascii() else len(data.encode()))
 
 
-def checked_entry(event: str, data: str, limit: int) -> tuple[str, str]:
+def checked_entry(entry: tuple[str, str], limit: int) -> tuple[str, str]:
     """Return the entry; raises UsageError or LiveLimit for one that cannot be kept."""
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2:  # "ab" would be one as well
+        raise UsageError(f"entries are (event, data) pairs, not {type(entry).__name__}s of another shape")
+    event, data = entry
     if not isinstance(event, str) or not isinstance(data, str):
         raise UsageError(f"an entry is (event: str, data: str), not ({type(event).__name__}, {type(data).__name__})")
     if not event or len(event) > LONGEST_NAME or NO_LINE.search(event):

@@ -2,7 +2,8 @@
 
 Rules this file keeps:
 - A batch is written whole, in order, and once, whatever connections break in between: it is numbered, and stays with
-  the writer until the store has confirmed it. One whose append was cancelled goes before the next.
+  the writer until the store has confirmed it. One whose append was cancelled goes before the next. A number stands for
+  the same entries for ever, so that it does not matter which copy of a batch arrives, nor when.
 - Once fenced, or once the store was away for longer than the patience, the writer is spent: every later call raises an
   equal error.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 from typing import TypeVar
@@ -96,7 +97,7 @@ class Writer:
         the same id. Raises Fenced, TurnClosed for another state, LiveLimit, LiveLogUnavailable; UsageError.
         """
         end = checked_end(state, kind, type)
-        checked = self._checked([*final, (event, data)])
+        checked = self._checked(final, (event, data))
         self._check_spent()
         if self._closed is None:
             self._hand_over(checked, end)
@@ -122,11 +123,11 @@ class Writer:
                 # Not for the push alone: what append and renew were told counts as well.
                 await seat.wait(asyncio.get_running_loop().time() + self.renew_every_s)
 
-    def _checked(self, entries: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    def _checked(self, entries: Iterable[tuple[str, str]], *last: tuple[str, str]) -> tuple[tuple[str, str], ...]:
         limit = self._options.max_entry_bytes
-        if isinstance(entries, (str, bytes)):
-            raise UsageError("append takes (event, data) pairs, not one text")
-        checked = tuple(checked_entry(event, data, limit) for event, data in entries)
+        if isinstance(entries, (str, bytes, Mapping)) or not isinstance(entries, Iterable):
+            raise UsageError(f"entries are (event, data) pairs, not one {type(entries).__name__}")
+        checked = tuple(checked_entry(entry, limit) for entry in (*entries, *last))
         # The kept window holds a batch whole: else readers would find a gap that nobody could have avoided.
         if len(checked) > self._options.max_entries:
             raise LiveLimit("entries of one batch", len(checked), self._options.max_entries, "max_entries")
