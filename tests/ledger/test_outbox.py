@@ -268,7 +268,18 @@ class TestLeases:
             assert ledger._outbox.take(["mail"], 30, "who dies") is not None
             clock.turn(31)
         assert ledger.dispatch({"mail": nothing}, max_attempts=3) == Dispatched(dead=1)
-        assert ledger.dead_letters()[0].error_type == "LeaseRanOut"
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.attempts) == ("LeaseRanOut", 3)
+        assert letter.error_words == "its last attempt ended without a word: its dispatcher died, or lost its lease"
+
+    def test_words_of_a_last_attempt_stay_where_it_dies_afterwards(self, ledger: Ledger, clock: Clock) -> None:
+        queue(ledger, "mail")
+        for _ in range(3):
+            ledger.dispatch({"mail": fails})
+            clock.turn(3600)
+        assert ledger.dispatch({"mail": nothing}, max_attempts=2) == Dispatched(dead=1)
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.error_words, letter.attempts) == ("ValueError", "attempt 3", 3)
 
     def test_a_handler_that_lasts_longer_than_the_lease_keeps_it(self, ledger_url: str) -> None:
         """By the real clock: while one handler runs for many leases, another dispatcher finds nothing to do."""
@@ -309,6 +320,27 @@ class TestLeases:
 
         came = ledger.dispatch({"mail": stalled}, lease_s=0.3)
         assert (came.done, came.lost) == (0, 1)
+
+    def test_a_lease_that_cannot_be_renewed_is_lost_by_the_clock(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A network that hangs tells nothing, nor does a process that was stopped hear anything."""
+        queue(ledger, "mail")
+        over = threading.Event()
+        monkeypatch.setattr(ledger._outbox, "renew", lambda *args: over.wait(60))
+
+        def long(action: DueAction) -> None:
+            pause = threading.Event()
+            try:
+                for _ in range(600):
+                    if action.lease_lost:
+                        return
+                    pause.wait(0.05)
+                pytest.fail("nobody said so")
+            finally:
+                over.set()
+
+        assert ledger.dispatch({"mail": long}, lease_s=0.3) == Dispatched(done=1)  # for nobody else took it
 
 
 class TestRunningOn:

@@ -11,14 +11,13 @@ import os
 import random
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from levada.errors import StoreError, UsageError
-from levada.ledger.outbox import Outbox, Taken, idempotency_key
+from levada.ledger.outbox import Outbox, Taken, idempotency_key, steady_s
 from levada.ledger.values import Dispatched, DueAction
 
 __all__ = ["ROUND", "Lease", "LeaseOptions", "dispatch", "pace"]
@@ -82,11 +81,15 @@ class Lease:
 
 @dataclass(slots=True)
 class Held:
-    """A lease that is renewed. `ends_s`: when it ends if it is not, by time.monotonic. `lost`: it may be another's."""
+    """A lease that is renewed. `ends_s`: until when it is surely ours, by steady_s. `taken_away`: another has it."""
 
     taken: Taken
     ends_s: float
-    lost: threading.Event = field(default_factory=threading.Event)
+    taken_away: bool = False
+
+    def lost(self) -> bool:
+        """Say whether it may be another's. By the clock too: who was stopped, or hears nothing, was told nothing."""
+        return self.taken_away or steady_s() >= self.ends_s
 
 
 class Heartbeat:
@@ -108,15 +111,15 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join()
 
-    def hold(self, taken: Taken) -> threading.Event:
-        """Renew this lease from now on; return what is set while it may be lost."""
-        held = Held(taken, time.monotonic() + self._lease_s)
+    def hold(self, taken: Taken) -> Held:
+        """Renew this lease from now on."""
+        held = Held(taken, taken.since_s + self._lease_s)
         with self._lock:
             self._held[taken.n] = held
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="levada ledger lease", daemon=True)
             self._thread.start()
-        return held.lost
+        return held
 
     def let_go(self, taken: Taken) -> None:
         """Renew it no more."""
@@ -131,19 +134,15 @@ class Heartbeat:
                 self._renew(one)
 
     def _renew(self, held: Held) -> None:
-        began_s = time.monotonic()
         try:
-            ours = self._outbox.renew(held.taken, self._lease_s)
+            since_s = self._outbox.renew(held.taken, self._lease_s)
         except Exception as exc:  # the next beat may go better
             _log.warning("a lease was not renewed: %s", type(exc).__name__)
-            if time.monotonic() >= held.ends_s:
-                held.lost.set()
             return
-        held.ends_s = began_s + self._lease_s
-        if ours:
-            held.lost.clear()
+        if since_s is None:
+            held.taken_away = True
         else:
-            held.lost.set()
+            held.ends_s = since_s + self._lease_s
 
 
 def check_handlers(handlers: Mapping[str, Any]) -> None:
@@ -164,15 +163,15 @@ def check_round(limit: int) -> None:
 
 
 def take(outbox: Outbox, names: list[str], lease: Lease) -> tuple[Taken | None, int]:
-    """Take an action that may be run; say how many were found dead: all their attempts ended without a word."""
+    """Take an action that may be run; say how many were found dead: they have had all their attempts."""
     dead = 0
     while (taken := outbox.take(names, lease.lease_s, lease.holder)) is not None and taken.attempt > lease.max_attempts:
-        words = f"{lease.max_attempts} attempts ended without a word: its dispatchers died, or lost their leases"
-        dead += outbox.failed(taken, "LeaseRanOut", words, again_in_s=None)
+        words = "its last attempt ended without a word: its dispatcher died, or lost its lease"
+        dead += outbox.died(taken, "LeaseRanOut", words)
     return taken, dead
 
 
-def due(taken: Taken, lost: threading.Event) -> DueAction:
+def due(taken: Taken, held: Held) -> DueAction:
     """Return what the handler gets."""
     return DueAction(
         idempotency_key=idempotency_key(taken.turn_key, taken.position, taken.name),
@@ -182,7 +181,7 @@ def due(taken: Taken, lost: threading.Event) -> DueAction:
         payload=taken.payload,
         attempt=taken.attempt,
         created_at=taken.created_at,
-        _lost=lost.is_set,
+        _lost=held.lost,
     )
 
 

@@ -56,7 +56,7 @@ class Action:
         if type(self.name) is not str or not _ACTION_NAME.fullmatch(self.name):
             raise UsageError("the name of an action is 1 to 100 characters of A-Z a-z 0-9 _ . : -")
         try:
-            plain = json_from(json_to(self.payload)) == self.payload
+            plain = json_from(json_to(self.payload, finite=True)) == self.payload
         except (TypeError, ValueError, RecursionError, LedgerError):
             plain = False
         if not plain:
@@ -226,7 +226,11 @@ class DueAction:
 
     @property
     def lease_lost(self) -> bool:
-        """Whether another dispatcher may run it by now. A long handler looks before what cannot be done twice."""
+        """Whether another dispatcher may run it by now. A long handler looks before what cannot be done twice.
+
+        True from the moment at which the lease is over if it was not renewed, also in a process that was stopped, on a
+        machine that was suspended (on Linux; elsewhere such time may not count), or with a database out of reach.
+        """
         return self._lost()
 
 
