@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,6 +114,45 @@ class TestRunning:
         with pytest.raises(UsageError, match="handler"):
             ledger.dispatch(handlers)
 
+    def test_what_would_run_nothing_is_refused(self, ledger: Ledger) -> None:
+        queue(ledger, "mail")
+
+        async def mail(action: DueAction) -> None:
+            pytest.fail("it ran")
+
+        def generator(action: DueAction) -> Iterator[None]:
+            yield pytest.fail("it ran")
+
+        async def both(action: DueAction) -> Any:
+            yield pytest.fail("it ran")
+
+        class Mailer:
+            async def __call__(self, action: DueAction) -> None:
+                pytest.fail("it ran")
+
+        handlers: list[Any] = [mail, partial(mail), generator, both, Mailer()]
+        for handler in handlers:
+            with pytest.raises(UsageError, match=r"the handler of mail is (async, and needs|a generator: calling it)"):
+                ledger.dispatch({"mail": handler})
+        assert ledger.queued() == {"mail": 1}
+
+    @pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
+    def test_one_that_returns_what_has_yet_to_run_has_failed(self, ledger: Ledger, kind: str) -> None:
+        queue(ledger, "mail")
+
+        async def coroutine() -> None:
+            pytest.fail("it ran")
+
+        def generator() -> Iterator[None]:
+            yield pytest.fail("it ran")
+
+        async def async_generator() -> Any:
+            yield pytest.fail("it ran")
+
+        made = {"coroutine": coroutine, "generator": generator, "async_generator": async_generator}[kind]
+        assert ledger.dispatch({"mail": lambda action: made()}, max_attempts=1) == Dispatched(dead=1)
+        assert ledger.dead_letters()[0].error_words == f"the handler returned a {kind}, which nobody runs"
+
     @pytest.mark.parametrize(
         "options",
         [
@@ -182,6 +222,34 @@ class TestTryingAgain:
             created_at=datetime(2030, 1, 1, tzinfo=UTC),
             died_at=datetime(2030, 1, 1, 2, tzinfo=UTC),
         )
+
+    def test_one_that_ends_its_program_becomes_a_dead_letter_too(self, ledger: Ledger, clock: Clock) -> None:
+        queue(ledger, "mail")
+
+        def leaves(action: DueAction) -> None:
+            raise SystemExit("boom")
+
+        for _ in range(2):
+            with pytest.raises(SystemExit, match="boom"):
+                ledger.dispatch({"mail": leaves}, max_attempts=2)
+            assert ledger.dispatch({"mail": leaves}).done == 0  # not due again at once
+            clock.turn(3600)
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.error_words, letter.attempts) == ("SystemExit", "boom", 2)
+
+    def test_an_interrupt_comes_through_where_the_database_is_away(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*args: Any) -> Any:
+            raise StoreError("unreachable", "gone", retryable=True)
+
+        def interrupts(action: DueAction) -> None:
+            raise KeyboardInterrupt
+
+        queue(ledger, "mail")
+        monkeypatch.setattr(ledger._outbox, "give_back", away)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.dispatch({"mail": interrupts})
 
     def test_dead_letters_can_be_queued_anew(self, ledger: Ledger) -> None:
         for key in ("a", "b/0/c", "d"):

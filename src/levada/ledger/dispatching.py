@@ -6,6 +6,8 @@ Never twice at the same time while its lease holds: a thread renews it, also whi
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import os
 import random
@@ -145,8 +147,8 @@ class Heartbeat:
             held.ends_s = since_s + self._lease_s
 
 
-def check_handlers(handlers: Mapping[str, Any]) -> None:
-    """Raise UsageError unless `handlers` maps names to functions."""
+def check_handlers(handlers: Mapping[str, Any], *, awaits: bool = False) -> None:
+    """Raise UsageError unless `handlers` maps names to functions that run when they are called, or are awaited."""
     if not isinstance(handlers, Mapping) or not all(isinstance(name, str) for name in handlers):
         raise UsageError("handlers maps names of actions to functions")
     if len(handlers) > MOST_NAMES:
@@ -154,6 +156,19 @@ def check_handlers(handlers: Mapping[str, Any]) -> None:
     for name, handler in handlers.items():
         if not callable(handler):
             raise UsageError(f"the handler of {name:.100} is a {type(handler).__name__}, not a function")
+        for function in (handler, type(handler).__call__):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise UsageError(f"the handler of {name:.100} is a generator: calling it runs nothing")
+            if not awaits and inspect.iscoroutinefunction(function):
+                raise UsageError(f"the handler of {name:.100} is async, and needs the dispatch of an AsyncLedger")
+
+
+def check_ran(returned: object) -> None:
+    """Raise UsageError where a handler returned what has yet to run: its action is not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # it will never be awaited, and this is said here
+        raise UsageError(f"the handler returned a {type(returned).__name__}, which nobody runs")
 
 
 def check_round(limit: int) -> None:
@@ -194,6 +209,17 @@ def end(outbox: Outbox, taken: Taken, lease: Lease, failure: BaseException | Non
     return "lost" if not ours else "dead" if again_in_s is None else "failed"
 
 
+def interrupted(outbox: Outbox, taken: Taken, lease: Lease, raised: BaseException) -> None:
+    """Write down that a handler ended with what is no failure of its own, or would end any program it runs in."""
+    try:
+        if isinstance(raised, (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
+            outbox.give_back(taken)
+        else:  # SystemExit, say: given back at once, it would end each dispatcher again that is started
+            end(outbox, taken, lease, raised)
+    except StoreError as error:  # the lease will end by itself
+        _log.warning("an interrupted action was not given back: %s", error.reason)
+
+
 def told(outbox: Outbox, names: Mapping[str, Any], came: Mapping[str, int]) -> Dispatched:
     """Return what a call of dispatch tells: what came of its actions, and what is left."""
     left = outbox.queued()
@@ -223,12 +249,12 @@ def dispatch(
                 break
             failure: Exception | None = None
             try:
-                handlers[taken.name](due(taken, heartbeat.hold(taken)))
+                check_ran(handlers[taken.name](due(taken, heartbeat.hold(taken))))
             except Exception as exc:
                 failure = exc
-            except BaseException:
+            except BaseException as exc:
                 heartbeat.let_go(taken)
-                outbox.give_back(taken)
+                interrupted(outbox, taken, lease, exc)
                 raise
             heartbeat.let_go(taken)
             came[end(outbox, taken, lease, failure)] += 1

@@ -334,7 +334,9 @@ class Ledger:
         (0.25) of it left out by chance; then it is a dead letter. While a handler runs, its action is leased for
         `lease_s` (30) and the lease renewed by a thread, so that no other dispatcher runs it at the same time, and so
         that another one runs it again soon if this process dies. `holder`: a name for this dispatcher, for people.
-        What is no Exception (KeyboardInterrupt) gives the action back at once and comes through.
+        A KeyboardInterrupt gives the action back at once and comes through; a SystemExit comes through too, and is a
+        failed attempt, as any other BaseException is. Handlers are no async functions and no generators, which run
+        nothing when they are called: UsageError, and one that returns such a thing has failed.
         """
         return told(self._outbox, handlers, dispatch(self._outbox, handlers, limit, Lease(**options)))
 
