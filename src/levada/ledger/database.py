@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Table, func, inspect, select, text
@@ -15,7 +16,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from levada.errors import SchemaMismatch, StoreError, UsageError
 from levada.ledger.failures import translated
-from levada.ledger.opening import engine_for, set_wal
+from levada.ledger.opening import engine_for, file_of, set_wal
 from levada.ledger.schema import STEPS, VERSION, version
 
 __all__ = ["Database"]
@@ -56,6 +57,9 @@ class Database:
             url, busy_timeout_s=busy_timeout_s, read_only=read_only, synchronous=synchronous, pool_size=pool_size
         )
         self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._read_only = read_only
+        self._file = file_of(self.engine)
+        self._identity = self._file and _identity(self._file)
         try:
             with translated():
                 if read_only:
@@ -86,6 +90,8 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Give a connection in a transaction that may write; it ends with the block, whole or not at all."""
         self._check_use()
+        if self._read_only:
+            raise StoreError("read_only", "this ledger was opened with read_only=True")
         if not self.is_sqlite:
             with translated(), self.engine.begin() as connection:
                 yield connection
@@ -93,6 +99,7 @@ class Database:
         if not self._writing.acquire(timeout=self._busy_timeout_s):
             raise StoreError("busy", "other threads wrote for longer than busy_timeout_s", True)
         try:
+            self._check_file()
             with translated(), self.engine.connect() as connection:
                 writer = connection.execution_options(levada_writes=True)
                 with writer.begin():
@@ -121,6 +128,14 @@ class Database:
         if os.getpid() != self._process:
             raise UsageError("this ledger was opened before the process forked; open it in each process")
 
+    def _check_file(self) -> None:
+        """Raise StoreError where the file is no longer at its place: SQLite goes on writing into what nobody finds."""
+        if self._file is None or (found := _identity(self._file)) == self._identity:
+            return
+        if found is None:
+            raise StoreError("missing", "the file of the ledger was taken away while it was open; open the ledger anew")
+        raise StoreError("replaced", "another file is in the place of the ledger's since it was opened; open it anew")
+
     def _bring_forward(self, target: int) -> None:
         if self.is_sqlite:
             set_wal(self.engine, self._busy_timeout_s)
@@ -146,6 +161,15 @@ class Database:
                     for statement in STEPS[number - 1]:
                         writer.exec_driver_sql(statement.format(**_TYPES[self.engine.dialect.name]))
                     writer.execute(version.insert().values(version=number, done_at=self.now(writer)))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells this file from another one under its name; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _check_encoding(connection: Connection) -> None:

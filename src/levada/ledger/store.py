@@ -211,7 +211,7 @@ class Ledger:
         check_key(key)
         with self._database.reading() as connection:
             row = connection.execute(select(turns).where(turns.c.key == key)).mappings().first()
-        return None if row is None else stored_from(row)
+            return None if row is None else stored_from(row)
 
     def turns(
         self,
