@@ -263,8 +263,14 @@ class TestTryingAgain:
         assert attempts == [1]
         assert ledger.retry_dead() == 2
         assert ledger.dispatch({"mail": nothing}) == Dispatched(done=2)
-        with pytest.raises(UsageError, match="idempotency keys"):
-            ledger.retry_dead("k")
+        for odd in ("k", "k/0", "k/x/mail", 7):
+            with pytest.raises(UsageError, match="idempotency keys"):
+                ledger.retry_dead(odd)  # type: ignore[arg-type]  # the point
+
+    def test_a_dead_letter_is_named_by_its_whole_key(self, ledger: Ledger) -> None:
+        queue(ledger, "mail")
+        ledger.dispatch({"mail": fails}, max_attempts=1)
+        assert ledger.retry_dead("k/0/another") == 0
 
     def test_words_are_bounded_and_may_be_missing(self, ledger: Ledger) -> None:
         class WordlessError(Exception):

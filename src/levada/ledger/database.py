@@ -18,10 +18,12 @@ from levada.errors import SchemaMismatch, StoreError, UsageError
 from levada.ledger.failures import translated
 from levada.ledger.opening import engine_for, file_of, set_wal
 from levada.ledger.schema import STEPS, VERSION, version
+from levada.ledger.values import in_utc
 
 __all__ = ["Database"]
 
 _ADVISORY_LOCK: Final = 0x6C65_7661_6461  # "levada" in ASCII: the number of our lock in PostgreSQL
+_LAST_YEAR: Final = 9000  # leases and waits end later, and datetime ends with 9999
 
 _TYPES: Final = {
     "sqlite": {"id": "INTEGER PRIMARY KEY", "json": "TEXT", "moment": "TEXT"},
@@ -114,9 +116,9 @@ class Database:
     def now(self, connection: Connection) -> datetime:
         """Return the time, aware: of the server, where several machines share one; of the clock that was given, if."""
         if self._clock is not None:
-            moment = self._clock()
-            if moment.tzinfo is None:
-                raise UsageError("the clock of a ledger returns aware datetimes, as datetime.now(UTC)")
+            moment = in_utc(self._clock(), "what the clock of a ledger returns")
+            if moment.year > _LAST_YEAR:
+                raise UsageError(f"the clock of a ledger says the year {moment.year}, and {_LAST_YEAR} is the last")
             return moment
         if self.is_sqlite:
             return datetime.now(UTC)

@@ -54,7 +54,7 @@ def _parsed(url: str | URL) -> URL | None:
 
 def file_of(engine: Engine) -> Path | None:
     """Return the file that an engine of ours opens, None for PostgreSQL and for a database in memory."""
-    return engine.get_execution_options().get("levada_file")  # type: ignore[no-any-return]  # options have no types
+    return engine.get_execution_options().get("levada_file")
 
 
 def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:

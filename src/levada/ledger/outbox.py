@@ -8,6 +8,7 @@ Rules this file keeps:
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from levada.errors import UsageError
 from levada.ledger.database import Database
 from levada.ledger.paging import newest_rows
 from levada.ledger.schema import outbox
-from levada.ledger.values import Action, DeadLetter
+from levada.ledger.values import Action, DeadLetter, check_key
 
 __all__ = ["Outbox", "Taken", "steady_s"]
 
 MOST_ERROR_CHARS: Final = 500
 MOST_AT_ONCE: Final = 500  # dead letters in one statement: databases limit its values
+_KEY: Final = re.compile("(.+)/([0-9]{1,9})/([!-.0-~]+)")  # of an action; see idempotency_key
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux: it counts the time that a machine was suspended
 
 
@@ -42,6 +44,8 @@ class Taken:
     attempt before ended without a word.
     """
 
+    since_s: float
+    silent: bool
     n: int
     fence: int
     attempt: int
@@ -50,8 +54,6 @@ class Taken:
     name: str
     payload: Any
     created_at: datetime
-    since_s: float
-    silent: bool
 
 
 class Outbox:
@@ -103,7 +105,7 @@ class Outbox:
                 )
             ).one()  # fmt: skip
         # whoever says what came of an attempt takes its holder away
-        return Taken(*row, since_s, found.holder is not None)
+        return Taken(since_s, found.holder is not None, *row)
 
     def renew(self, taken: Taken, lease_s: float) -> float | None:
         """Move the end of the lease; return since when it is renewed, by steady_s; None where it is no longer ours."""
@@ -185,10 +187,12 @@ def idempotency_key(turn_key: str, position: int, name: str) -> str:
 
 
 def _is(key: str) -> ColumnElement[bool]:
-    turn_key, _, rest = key.rpartition("/")[0].rpartition("/")
-    if not rest.isdecimal() or len(rest) > 9:
+    found = _KEY.fullmatch(key) if isinstance(key, str) else None
+    if found is None:
         raise UsageError("retry_dead takes idempotency keys, as DeadLetter.idempotency_key")
-    return and_(outbox.c.turn_key == turn_key, outbox.c.position == int(rest))
+    turn_key, position, name = found.groups()
+    here = outbox.c
+    return and_(here.turn_key == check_key(turn_key), here.position == int(position), here.name == name)
 
 
 def _due(name: str, now: datetime) -> Select[Any]:
