@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -193,6 +194,18 @@ class TestTheServer:
                     ledger.commit(finished(), key="k")
                 assert raised.value.retryable
                 other.rollback()
+
+    @pytest.mark.parametrize(
+        "setting", ["datestyle = 'german, dmy'", "client_encoding = latin1", "timezone = 'Asia/Tokyo'"]
+    )
+    def test_odd_defaults_of_the_database_do_no_harm(self, postgres_url: str, setting: str) -> None:
+        with psycopg.connect(plain(postgres_url), autocommit=True) as other:
+            other.execute(f"ALTER DATABASE {postgres_url.rsplit('/', 1)[1]} SET {setting}")
+        with Ledger.open(postgres_url) as ledger:
+            ledger.commit(finished("água 水"), key="k")
+            assert (stored := ledger.get("k")) is not None
+            assert stored.answer == "água 水"
+            assert abs(datetime.now(UTC) - stored.stored_at) < timedelta(minutes=10)
 
     def test_the_isolation_is_ours_whatever_the_default(self, postgres_url: str) -> None:
         with Ledger.open(f"{postgres_url}?options=-cdefault_transaction_isolation%3Dserializable") as ledger:

@@ -146,6 +146,7 @@ def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) 
     wait_s = max(2, math.ceil(busy_timeout_s))
     options = {
         "application_name": "levada",
+        "client_encoding": "UTF8",
         "connect_timeout": min(10, wait_s),
         "keepalives_idle": wait_s,
         "keepalives_interval": max(1, wait_s // 3),
@@ -166,6 +167,7 @@ def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, record: Any) -> None:
         connection.adapters.register_loader("json", TextLoader)  # the text as it came; hostile.py reads it
+        connection.execute("SET datestyle = ISO")  # the driver reads no other one
         connection.execute(f"SET lock_timeout = {int(busy_timeout_s * 1000)}")
         if read_only:
             connection.execute("SET default_transaction_read_only = on")
