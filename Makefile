@@ -51,6 +51,10 @@ demo: $(VENV)/bench.stamp   ## show levada at work: streams played, judged, and 
 	-$(BIN)/levada check tests/fixtures/*.sse tests/fixtures/*.json
 	@echo; echo "# The layer below: the events of a stream"
 	$(BIN)/levada events --chunk 7 tests/fixtures/anthropic-error.sse
+	@echo; echo "# Only what its provider finished is kept and acted upon: these streams and a ledger"
+	@rm -f $(VENV)/demo.db*
+	@LEDGER_URL=sqlite:///$(VENV)/demo.db $(PY) examples/keep_recorded.py tests/fixtures/*.sse tests/fixtures/*.json
+	$(BIN)/levada ledger list --url sqlite:///$(VENV)/demo.db
 	@echo; echo "# How fast: ratios from one interleaved run"
 	$(PY) -m benchmarks --quick
 	@echo; echo "# The gateway and its page: DEMO_SERVE=1 make demo, or"

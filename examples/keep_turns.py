@@ -15,7 +15,7 @@ from levada import AsyncLedger, Outcome, TurnError, run_turn
 from levada.finished import FinishedTurn
 from levada.ledger import Action, Committed, DueAction
 
-URL = os.environ["UPSTREAM_URL"]
+URL = os.environ.get("UPSTREAM_URL") or sys.exit("UPSTREAM_URL is not set; see the top of this file")
 KEY = os.environ.get("UPSTREAM_KEY", "")
 MODEL = os.environ.get("UPSTREAM_MODEL", "gpt-5-mini")
 LEDGER = os.environ.get("LEDGER_URL", "sqlite:///turns.db")

@@ -123,3 +123,20 @@ def keep_turns(upstream: str, folder: Path) -> subprocess.CompletedProcess[bytes
         "PYTHONIOENCODING": "utf-8",
     }
     return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+
+
+def test_only_finished_streams_are_kept_and_told(tmp_path: Path) -> None:
+    names = ("openai_chat.sse", "openai_chat-truncated.sse", "anthropic-error.sse", "gemini.json")
+    command = [sys.executable, str(EXAMPLES / "keep_recorded.py"), *(str(FIXTURES / name) for name in names)]
+    for status in ("stored", "already stored"):
+        got = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+        assert got.stderr == ""
+        lines = got.stdout.splitlines()
+        assert lines[0] == f"openai_chat.sse: {status}"
+        assert lines[1].startswith("openai_chat-truncated.sse: not kept, truncated: ")
+        assert lines[2] == "anthropic-error.sse: not kept, provider: Overloaded"
+        assert lines[3] == f"gemini.json: {status}"
+        told = [f"  told her of {name}, attempt 1" for name in ("openai_chat.sse", "gemini.json")]
+        assert lines[5:] == (told if status == "stored" else [])
+    with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+        assert ledger.count() == 2
