@@ -275,6 +275,20 @@ class TestDispatching:
 
         run(ledger_url, test)
 
+    def test_a_handler_that_ends_its_program_has_failed_too(self, ledger_url: str) -> None:
+        async def test(ledger: AsyncLedger) -> None:
+            await ledger.commit(finished(), key="k", actions=[Action("mail")])
+
+            async def leaves(action: DueAction) -> None:
+                raise SystemExit("boom")
+
+            await ledger.dispatch({"mail": leaves}, max_attempts=1)
+
+        with pytest.raises(SystemExit, match="boom"):
+            run(ledger_url, test)
+        with Ledger.open(ledger_url) as ledger:
+            assert [one.error_type for one in ledger.dead_letters()] == ["SystemExit"]
+
     def test_a_handler_that_cancels_itself_has_failed(self, ledger_url: str) -> None:
         async def test(ledger: AsyncLedger) -> None:
             await ledger.commit(finished(), key="k", actions=[Action("mail")])
