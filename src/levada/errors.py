@@ -284,9 +284,9 @@ class SchemaMismatch(LedgerError):
 class StoreError(LedgerError):
     """The database failed; the transaction was taken back, or its end is not known.
 
-    `reason`: busy, full, read_only, missing, not_a_database, corrupt, unreachable, denied, conflict, too_large or
-    other. `message`: in words, without values. `retryable`: whether the same call may go better; a commit may always be
-    made again with its key, for it stores once.
+    `reason`: busy, full, read_only, missing, replaced, not_a_database, corrupt, unreachable, denied, conflict,
+    too_large or other. `message`: in words, without values. `retryable`: whether the same call may go better; a
+    commit may always be made again with its key, for it stores once.
     """
 
     _fields = ("reason", "message", "retryable")

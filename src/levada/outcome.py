@@ -35,6 +35,8 @@ class Outcome:
     def __post_init__(self) -> None:
         if type(self.turn) is not FinishedTurn:
             raise UsageError(f"an Outcome needs a FinishedTurn, not {type(self.turn).__name__}")
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise UsageError("the attempts of an Outcome are an int from 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,73 @@ class TestDispatching:
 
         run(ledger_url, test)
 
+    def test_closing_lets_handlers_end_and_takes_no_more(self, ledger_url: str) -> None:
+        async def main() -> None:
+            ledger = await AsyncLedger.open(ledger_url)
+            await ledger.commit(finished(), key="k", actions=[Action("mail"), Action("mail")])
+            begun, ran = asyncio.Event(), []
+
+            async def slow(action: DueAction) -> None:
+                begun.set()
+                with pytest.raises(UsageError, match="a handler cannot close its ledger"):
+                    await ledger.aclose()
+                while not ledger._closing:
+                    await asyncio.sleep(0.01)
+                assert await ledger.get(action.turn_key) is not None  # its own work is not cut off
+                ran.append(action)
+
+            task = asyncio.create_task(ledger.dispatch({"mail": slow}))
+            await begun.wait()
+            await ledger.aclose()
+            assert await task == Dispatched(done=1, queued=1)
+            assert len(ran) == 1
+            with pytest.raises(UsageError, match="closed"):
+                await ledger.dispatch({"mail": slow})
+
+        asyncio.run(main())
+        with Ledger.open(ledger_url) as ledger:
+            assert ledger.queued() == {"mail": 1}
+
+    def test_a_dispatcher_of_a_closed_ledger_ends(self) -> None:
+        async def main() -> None:
+            ledger = await AsyncLedger.open("sqlite://")
+            task = asyncio.create_task(ledger.run_dispatcher({}, poll_s=0.01))
+            await asyncio.sleep(0.05)
+            await ledger.aclose()
+            await asyncio.wait_for(task, 30)
+            with pytest.raises(UsageError, match="closed"):
+                await ledger.run_dispatcher({})
+
+        asyncio.run(main())
+
+    def test_a_handler_that_would_run_nothing_is_refused(self, ledger_url: str) -> None:
+        async def test(ledger: AsyncLedger) -> None:
+            await ledger.commit(finished(), key="k", actions=[Action("mail")])
+
+            async def generator(action: DueAction) -> Any:
+                yield pytest.fail("it ran")
+
+            with pytest.raises(UsageError, match="a generator"):
+                await ledger.dispatch({"mail": generator})
+            came = await ledger.dispatch({"mail": lambda action: generator(action)}, max_attempts=1)  # noqa: PLW0108
+            assert came == Dispatched(dead=1)
+
+        run(ledger_url, test)
+
+    def test_a_handler_that_ends_its_program_has_failed_too(self, ledger_url: str) -> None:
+        async def test(ledger: AsyncLedger) -> None:
+            await ledger.commit(finished(), key="k", actions=[Action("mail")])
+
+            async def leaves(action: DueAction) -> None:
+                raise SystemExit("boom")
+
+            await ledger.dispatch({"mail": leaves}, max_attempts=1)
+
+        with pytest.raises(SystemExit, match="boom"):
+            run(ledger_url, test)
+        with Ledger.open(ledger_url) as ledger:
+            assert [one.error_type for one in ledger.dead_letters()] == ["SystemExit"]
+
     def test_a_handler_that_cancels_itself_has_failed(self, ledger_url: str) -> None:
         async def test(ledger: AsyncLedger) -> None:
             await ledger.commit(finished(), key="k", actions=[Action("mail")])

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ import pytest
 from levada import Cancelled, Incomplete, Outcome, Turn, UsageError
 from levada.finished import FinishedTurn
 from levada.ledger import Action, Committed, KeyConflict, Ledger, LedgerTooLarge, StoredTurn, Validator
-from tests.ledger.turned import DONE, call, chunk, event, fed, finished, stop, text
+from tests.ledger.turned import DONE, call, chunk, event, fed, finished, spoken, stop, text
 
 
 def stored(ledger: Ledger, key: str = "k") -> StoredTurn:
@@ -207,6 +208,28 @@ class TestWhatIsStored:
                 ledger.commit(finished(), key="k", actions=[Action("mail", "m" * 100)])
             assert ledger.count() == 0
             assert ledger.commit(finished(), key="k", actions=[Action("mail", "m" * 98)]).status == "stored"
+
+    @pytest.mark.parametrize("keep_raw", [False, True])
+    @pytest.mark.parametrize("released", ["w" * 100_000, "v" * 100_000], ids=["as it is", "altered"])
+    def test_what_is_stored_counts_and_no_more(self, tmp_path: Path, released: str, keep_raw: bool) -> None:
+        turn, times = finished("w" * 100_000), 2 + keep_raw + (released[0] == "v")
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db", max_turn_bytes=times * 100_000) as ledger:
+            with pytest.raises(LedgerTooLarge) as raised:
+                ledger.commit(Outcome(turn, released), key="k", keep_raw=keep_raw)
+            assert times * 100_000 < raised.value.size < times * 100_000 + 1000
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db", max_turn_bytes=raised.value.size) as ledger:
+            ledger.commit(Outcome(turn, released), key="k", keep_raw=keep_raw)
+        hidden = 100_000 * 2 if released[0] == "v" and not keep_raw else 0  # what a review took out was counted
+        assert raised.value.size - hidden <= (tmp_path / "turns.db").stat().st_size < raised.value.size + 150_000
+
+    def test_an_answer_of_20_mib_goes_in(self, tmp_path: Path) -> None:
+        turn = Turn("openai_chat")
+        for _ in range(20):
+            turn.feed(spoken("w" * 1024 * 1024))
+        turn.feed(spoken("", "stop") + DONE)
+        turn.eof(clean=True)
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            assert ledger.commit(turn.result(), key="k").status == "stored"
 
     def test_megabytes_come_back(self, ledger: Ledger) -> None:
         answer = "água 水 " * 300_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
-from levada import Outcome
+from levada import Outcome, UsageError
 from levada.ledger import Action, Ledger, LedgerError
+from levada.ledger.exporting import json_line
 from levada.ledger.hostile import json_from, json_to, text_from, text_to
-from tests.ledger.turned import finished
+from tests.ledger.turned import DONE, fed, finished
 
 TEXTS = [
     "\x00", "a\x00b\x00", "\x1a", "\x1a0000", "\x1a\x1a001a", "\ud800", "\udfff\ud800", "\ud83d\ude00", "\U0001f600",
@@ -52,6 +54,18 @@ class TestEncoding:
         assert text_to("água 水 💧\n\\u0000") == "água 水 💧\n\\u0000"
         assert json_to({"a": "água 💧"}) == '{"a":"água 💧"}'
 
+    def test_numbers_that_json_has_not_come_back_and_no_text_is_taken_for_one(self) -> None:
+        value = {
+            "a": [math.nan, math.inf, -math.inf],
+            "NaN": "NaN",
+            "\x1aNaN": ["\x1a-Infinity", '"\x1aNaN"', '\\"NaN'],
+        }
+        stored = json_to(value)
+        assert json.loads(stored, parse_constant=pytest.fail)["a"] == ["\x1aNaN", "\x1aInfinity", "\x1a-Infinity"]
+        assert repr(json_from(stored)) == repr(value)
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            json_to(value, finite=True)
+
     def test_what_is_nested_too_deep_is_an_error(self) -> None:
         deep: list[Any] = []
         for _ in range(100_000):
@@ -86,6 +100,33 @@ class TestInTheDatabase:
         got: list[Any] = []
         ledger.dispatch({"mail": lambda action: got.append(action.payload)})
         assert json.dumps(got[0]) == json.dumps(payload)
+
+    def test_a_turn_with_numbers_that_json_has_not_is_stored(self, ledger: Ledger) -> None:
+        end = b'data: {"choices":[],"usage":{"prompt_tokens":1,"cost":NaN,"most":1e999}}\n\n'
+        note = b'{"type":"file_citation","file_citation":{"file_id":"f","score":-Infinity}}'
+        cited = (
+            b'data: {"choices":[{"index":0,"delta":{"content":"abc","annotations":[%s]},"finish_reason":"stop"}]}\n\n'
+        )
+        turn = fed(cited % note, end, DONE).result()
+        assert "nan" in repr(turn.usage)
+        assert "inf" in repr(turn.citations)
+        for committed in (turn, Outcome(turn, "abc"), Outcome(turn, "other")):
+            key = f"k{getattr(committed, 'released', '')}"
+            assert ledger.commit(committed, key=key).status == "stored"
+            assert ledger.commit(committed, key=key).status == "already_stored"
+            kept = ledger.get(key)
+            assert kept is not None
+            assert repr(kept.usage) == repr(turn.usage)
+            json.loads(json_line(kept), parse_constant=pytest.fail)
+            assert kept.altered or repr(kept.citations) == repr(turn.citations)
+        with ledger._database.reading() as connection:
+            cast = {"sqlite": "json(usage)", "postgresql": "usage::jsonb"}[connection.dialect.name]
+            connection.execute(sql(f"SELECT {cast} FROM levada_turns")).all()
+
+    def test_a_payload_has_none_of_them(self) -> None:
+        for number in (math.nan, math.inf):
+            with pytest.raises(UsageError, match="finite float"):
+                Action("mail", {"n": number})
 
     def test_a_failure_with_hostile_words_is_kept(self, ledger: Ledger) -> None:
         def fails(action: object) -> None:

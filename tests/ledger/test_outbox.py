@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,6 +114,45 @@ class TestRunning:
         with pytest.raises(UsageError, match="handler"):
             ledger.dispatch(handlers)
 
+    def test_what_would_run_nothing_is_refused(self, ledger: Ledger) -> None:
+        queue(ledger, "mail")
+
+        async def mail(action: DueAction) -> None:
+            pytest.fail("it ran")
+
+        def generator(action: DueAction) -> Iterator[None]:
+            yield pytest.fail("it ran")
+
+        async def both(action: DueAction) -> Any:
+            yield pytest.fail("it ran")
+
+        class Mailer:
+            async def __call__(self, action: DueAction) -> None:
+                pytest.fail("it ran")
+
+        handlers: list[Any] = [mail, partial(mail), generator, both, Mailer()]
+        for handler in handlers:
+            with pytest.raises(UsageError, match=r"the handler of mail is (async, and needs|a generator: calling it)"):
+                ledger.dispatch({"mail": handler})
+        assert ledger.queued() == {"mail": 1}
+
+    @pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
+    def test_one_that_returns_what_has_yet_to_run_has_failed(self, ledger: Ledger, kind: str) -> None:
+        queue(ledger, "mail")
+
+        async def coroutine() -> None:
+            pytest.fail("it ran")
+
+        def generator() -> Iterator[None]:
+            yield pytest.fail("it ran")
+
+        async def async_generator() -> Any:
+            yield pytest.fail("it ran")
+
+        made = {"coroutine": coroutine, "generator": generator, "async_generator": async_generator}[kind]
+        assert ledger.dispatch({"mail": lambda action: made()}, max_attempts=1) == Dispatched(dead=1)
+        assert ledger.dead_letters()[0].error_words == f"the handler returned a {kind}, which nobody runs"
+
     @pytest.mark.parametrize(
         "options",
         [
@@ -183,6 +223,34 @@ class TestTryingAgain:
             died_at=datetime(2030, 1, 1, 2, tzinfo=UTC),
         )
 
+    def test_one_that_ends_its_program_becomes_a_dead_letter_too(self, ledger: Ledger, clock: Clock) -> None:
+        queue(ledger, "mail")
+
+        def leaves(action: DueAction) -> None:
+            raise SystemExit("boom")
+
+        for _ in range(2):
+            with pytest.raises(SystemExit, match="boom"):
+                ledger.dispatch({"mail": leaves}, max_attempts=2)
+            assert ledger.dispatch({"mail": leaves}).done == 0  # not due again at once
+            clock.turn(3600)
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.error_words, letter.attempts) == ("SystemExit", "boom", 2)
+
+    def test_an_interrupt_comes_through_where_the_database_is_away(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*args: Any) -> Any:
+            raise StoreError("unreachable", "gone", retryable=True)
+
+        def interrupts(action: DueAction) -> None:
+            raise KeyboardInterrupt
+
+        queue(ledger, "mail")
+        monkeypatch.setattr(ledger._outbox, "give_back", away)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.dispatch({"mail": interrupts})
+
     def test_dead_letters_can_be_queued_anew(self, ledger: Ledger) -> None:
         for key in ("a", "b/0/c", "d"):
             queue(ledger, "mail", key=key)
@@ -195,8 +263,14 @@ class TestTryingAgain:
         assert attempts == [1]
         assert ledger.retry_dead() == 2
         assert ledger.dispatch({"mail": nothing}) == Dispatched(done=2)
-        with pytest.raises(UsageError, match="idempotency keys"):
-            ledger.retry_dead("k")
+        for odd in ("k", "k/0", "k/x/mail", 7):
+            with pytest.raises(UsageError, match="idempotency keys"):
+                ledger.retry_dead(odd)  # type: ignore[arg-type]  # the point
+
+    def test_a_dead_letter_is_named_by_its_whole_key(self, ledger: Ledger) -> None:
+        queue(ledger, "mail")
+        ledger.dispatch({"mail": fails}, max_attempts=1)
+        assert ledger.retry_dead("k/0/another") == 0
 
     def test_words_are_bounded_and_may_be_missing(self, ledger: Ledger) -> None:
         class WordlessError(Exception):
@@ -268,7 +342,18 @@ class TestLeases:
             assert ledger._outbox.take(["mail"], 30, "who dies") is not None
             clock.turn(31)
         assert ledger.dispatch({"mail": nothing}, max_attempts=3) == Dispatched(dead=1)
-        assert ledger.dead_letters()[0].error_type == "LeaseRanOut"
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.attempts) == ("LeaseRanOut", 3)
+        assert letter.error_words == "its last attempt ended without a word: its dispatcher died, or lost its lease"
+
+    def test_words_of_a_last_attempt_stay_where_it_dies_afterwards(self, ledger: Ledger, clock: Clock) -> None:
+        queue(ledger, "mail")
+        for _ in range(3):
+            ledger.dispatch({"mail": fails})
+            clock.turn(3600)
+        assert ledger.dispatch({"mail": nothing}, max_attempts=2) == Dispatched(dead=1)
+        [letter] = ledger.dead_letters()
+        assert (letter.error_type, letter.error_words, letter.attempts) == ("ValueError", "attempt 3", 3)
 
     def test_a_handler_that_lasts_longer_than_the_lease_keeps_it(self, ledger_url: str) -> None:
         """By the real clock: while one handler runs for many leases, another dispatcher finds nothing to do."""
@@ -309,6 +394,27 @@ class TestLeases:
 
         came = ledger.dispatch({"mail": stalled}, lease_s=0.3)
         assert (came.done, came.lost) == (0, 1)
+
+    def test_a_lease_that_cannot_be_renewed_is_lost_by_the_clock(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A network that hangs tells nothing, nor does a process that was stopped hear anything."""
+        queue(ledger, "mail")
+        over = threading.Event()
+        monkeypatch.setattr(ledger._outbox, "renew", lambda *args: over.wait(60))
+
+        def long(action: DueAction) -> None:
+            pause = threading.Event()
+            try:
+                for _ in range(600):
+                    if action.lease_lost:
+                        return
+                    pause.wait(0.05)
+                pytest.fail("nobody said so")
+            finally:
+                over.set()
+
+        assert ledger.dispatch({"mail": long}, lease_s=0.3) == Dispatched(done=1)  # for nobody else took it
 
 
 class TestRunningOn:

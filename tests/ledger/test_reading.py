@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text as sql
 
-from levada import UsageError
-from levada.ledger import Ledger
+from levada import Outcome, UsageError
+from levada.ledger import Action, Ledger
 from tests.ledger.turned import Clock, finished
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+NOW = START.isoformat()
+FAR_EAST = timezone(timedelta(hours=14))
 
 
 @pytest.fixture
@@ -141,3 +143,54 @@ class TestAllOfThem:
             finally:
                 tracemalloc.stop()
             assert peak < 8_000_000
+
+
+class TestWhatMakesNoSense:
+    """A mistake of the caller is a UsageError, and nothing that looks like a fault of the database."""
+
+    @pytest.mark.parametrize(
+        "after", ["x", "/", "2030-01-01/5", "2030-01-01T00:00:00/5", 5, f"{NOW}/{'9' * 50}", f"{NOW}/-1"]
+    )
+    def test_cursors(self, ledger: Ledger, after: Any) -> None:
+        with pytest.raises(UsageError, match="after= takes the cursor"):
+            ledger.turns(after=after)
+
+    @pytest.mark.parametrize("after", ["x", -1, 2**63, 1.5, True])
+    def test_numbers_of_rows(self, ledger: Ledger, after: Any) -> None:
+        for page in (ledger.refused, ledger.partials, ledger.records, ledger.dead_letters):
+            with pytest.raises(UsageError, match="after= takes the `n`"):
+                page(after=after)
+
+    def test_filters(self, ledger: Ledger) -> None:
+        naive = datetime(2030, 1, 1)
+        filters: list[Any] = [{"model": 5}, {"finish_reason": b"stop"}, {"since": "2030"}, {"until": naive}]
+        for one in filters:
+            with pytest.raises(UsageError, match=f"{next(iter(one))} must be"):
+                ledger.turns(**one)
+        kind: Any = 5
+        with pytest.raises(UsageError, match="error_kind must be"):
+            ledger.records(error_kind=kind)
+
+    @pytest.mark.parametrize(
+        "now",
+        [None, 1.0, datetime(2030, 1, 1), datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=FAR_EAST)],
+        ids=str,
+    )
+    def test_clocks(self, ledger_url: str, now: Any) -> None:
+        with Ledger.open(ledger_url):
+            pass
+        with Ledger.open(ledger_url, clock=lambda: now) as ledger, pytest.raises(UsageError, match="clock of a ledger"):
+            ledger.commit(finished(), key="k")
+
+    def test_attempts(self) -> None:
+        odd: list[Any] = [None, 0, "1", True, 1.5]
+        for attempts in odd:
+            with pytest.raises(UsageError, match="attempts of an Outcome"):
+                Outcome(finished(), "water", attempts)
+
+    def test_a_payload_that_was_changed_after_it_was_checked(self, ledger: Ledger) -> None:
+        action = Action("mail", {"to": "a"})
+        action.payload["to"] = {1}
+        with pytest.raises(UsageError, match="the payload of action mail is no plain JSON"):
+            ledger.commit(finished(), key="k", actions=[action])
+        assert ledger.get("k") is None

@@ -165,7 +165,7 @@ class TestOpening:
             Ledger.open("sqlite://", **options)
 
     def test_a_clock_knows_its_zone(self) -> None:
-        with pytest.raises(UsageError, match="aware datetimes"):
+        with pytest.raises(UsageError, match="clock of a ledger returns must be an aware datetime"):
             Ledger.open("sqlite://", clock=datetime.now)
 
     def test_a_process_that_forked_opens_its_own(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

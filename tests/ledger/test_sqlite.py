@@ -252,9 +252,55 @@ class TestWhatItCannotDo:
             ledger._database.engine.dispose()  # its connections are old, as a pool's are one day
             for path in tmp_path.iterdir():
                 path.unlink()
-            with pytest.raises(StoreError, match="denied: the file of the ledger, or one"):
+            with pytest.raises(StoreError, match="missing: the file of the ledger was taken away"):
                 ledger.commit(finished(), key="k")
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_that_is_deleted_takes_no_more_turns(self, tmp_path: Path) -> None:
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            ledger.commit(finished(), key="k", actions=[Action("mail")])
+            (tmp_path / "turns.db").unlink()
+            for write in (lambda: ledger.commit(finished(), key="l"), lambda: ledger.dispatch({"mail": print})):
+                with pytest.raises(StoreError, match="missing: the file of the ledger was taken away") as raised:
+                    write()
+                assert not raised.value.retryable
+            assert ledger.count() == 1  # what it held can still be read
+
+    def test_a_file_in_the_place_of_another_is_left_alone(self, tmp_path: Path) -> None:
+        for name in ("turns", "backup"):
+            with Ledger.open(f"sqlite:///{tmp_path}/{name}.db") as ledger:
+                ledger.commit(finished(name), key=name)
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            (tmp_path / "backup.db").replace(tmp_path / "turns.db")
+            with pytest.raises(StoreError, match="replaced: another file is in the place of the ledger's"):
+                ledger.commit(finished(), key="l")
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            assert [turn.key for turn in ledger.turns()] == ["backup"]
+
+    def test_a_text_that_is_damaged(self, tmp_path: Path) -> None:
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db") as ledger:
+            for column, damage in (("answer", "CAST(x'ff' AS TEXT)"), ("parts", "'[{'"), ("usage", "'[7]'")):
+                ledger.commit(finished(), key=column)
+                other = sqlite3.connect(tmp_path / "turns.db")
+                other.execute(f"UPDATE levada_turns SET {column} = {damage} WHERE key = '{column}'")
+                other.commit()
+                other.close()
+                with pytest.raises(StoreError, match="corrupt: "):
+                    ledger.get(column)
+
+    def test_parameters_in_the_url_are_refused(self) -> None:
+        with pytest.raises(UsageError, match="takes no parameters, and this one has timeout") as raised:
+            Ledger.open("sqlite:///turns.db?timeout=secret")
+        assert "secret" not in str(raised.value)
+
+    def test_nothing_hangs_on_an_error(self, tmp_path: Path) -> None:
+        with Ledger.open(f"sqlite:///{tmp_path}/turns.db", busy_timeout_s=0.1) as ledger:
+            other = sqlite3.connect(tmp_path / "turns.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError) as raised:
+                ledger.commit(finished(), key="k")
+            other.close()
+        assert (raised.value.__context__, raised.value.__cause__) == (None, None)
 
     def test_errors_hold_no_text(self, small_disk: Path) -> None:
         with Ledger.open(f"sqlite:///{small_disk}/turns.db") as ledger:

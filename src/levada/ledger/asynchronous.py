@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable
@@ -22,9 +23,11 @@ from levada.ledger.dispatching import (
     Lease,
     LeaseOptions,
     check_handlers,
+    check_ran,
     check_round,
     due,
     end,
+    interrupted,
     pace,
     take,
     told,
@@ -84,6 +87,9 @@ class AsyncLedger:
     def __init__(self, ledger: Ledger, executor: ThreadPoolExecutor) -> None:
         self._ledger = ledger
         self._executor = executor
+        self._closing = False
+        self._dispatching: set[asyncio.Future[Any]] = set()  # what aclose waits for
+        self._workers: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def open(cls, url: str | URL = "sqlite:///turns.db", *, threads: int = 4, **options: Any) -> Opening:
@@ -106,8 +112,31 @@ class AsyncLedger:
         return cls(ledger, executor)
 
     async def aclose(self) -> None:
-        """Wait for what has begun, and close the connections."""
+        """Wait for what has begun, and close the connections.
+
+        Dispatchers take no more actions; their handlers go on to their end, however long, and what came of them is
+        written down. To end sooner, cancel the dispatcher's task before: its handlers are cancelled with it, and their
+        actions given back. A handler cannot close the ledger that waits for it: UsageError.
+        """
+        if asyncio.current_task() in self._workers:
+            raise UsageError("a handler cannot close its ledger, which would wait for the handler")
+        self._closing = True
+        while self._dispatching:
+            await asyncio.wait(set(self._dispatching))
         await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    @contextmanager
+    def _in_progress(self) -> Iterator[None]:
+        """Have aclose wait for this block."""
+        if self._closing:
+            raise UsageError("the ledger is closed")
+        over = asyncio.get_running_loop().create_future()
+        self._dispatching.add(over)
+        try:
+            yield
+        finally:
+            self._dispatching.discard(over)
+            over.set_result(None)
 
     def _close(self) -> None:
         self._executor.shutdown(wait=True)
@@ -244,8 +273,9 @@ class AsyncLedger:
 
         Where the task is cancelled, so are the handlers, and their actions are given back.
         """
-        came = await self._dispatch(handlers, limit, at_once, Lease(**options), None)
-        return await self._call(told, self._ledger._outbox, handlers, came)
+        with self._in_progress():
+            came = await self._dispatch(handlers, limit, at_once, Lease(**options), None)
+            return await self._call(told, self._ledger._outbox, handlers, came)
 
     async def run_dispatcher(
         self,
@@ -257,14 +287,17 @@ class AsyncLedger:
         at_once: int = 1,
         **options: Unpack[LeaseOptions],
     ) -> None:
-        """Do as Ledger.run_dispatcher does, until `stop` is set or the task is cancelled."""
+        """Do as Ledger.run_dispatcher does, until `stop` is set, the task is cancelled or the ledger closed."""
         lease = Lease(**options)
         stopped = stop or asyncio.Event()
         wait_s = poll_s
-        while not stopped.is_set():
+        if self._closing:
+            raise UsageError("the ledger is closed")
+        while not stopped.is_set() and not self._closing:
             found: Counter[str] | StoreError
             try:
-                found = await self._dispatch(handlers, ROUND, at_once, lease, stopped)
+                with self._in_progress():
+                    found = await self._dispatch(handlers, ROUND, at_once, lease, stopped)
             except StoreError as error:
                 found = error
             wait_s = pace(found, wait_s, poll_s, max_poll_s)
@@ -281,7 +314,7 @@ class AsyncLedger:
         lease: Lease,
         stop: asyncio.Event | None,
     ) -> Counter[str]:
-        check_handlers(handlers)
+        check_handlers(handlers, awaits=True)
         check_round(limit)
         if type(at_once) is not int or not 1 <= at_once <= MOST_AT_ONCE:
             raise UsageError(f"at_once must be an int from 1 to {MOST_AT_ONCE}, not {at_once!r:.100}")
@@ -292,7 +325,7 @@ class AsyncLedger:
 
         async def work() -> None:
             nonlocal left
-            while left > 0 and not (stop is not None and stop.is_set()):
+            while left > 0 and not self._closing and not (stop is not None and stop.is_set()):
                 left -= 1
                 taking = asyncio.ensure_future(self._call(take, outbox, names, lease))
                 try:
@@ -308,15 +341,14 @@ class AsyncLedger:
                 failure: BaseException | None = None
                 try:
                     returned = handlers[taken.name](due(taken, heartbeat.hold(taken)))
-                    if isawaitable(returned):
-                        await returned
+                    check_ran(await returned if isawaitable(returned) else returned)
                 except Exception as exc:
                     failure = exc
                 except BaseException as exc:
                     failure = exc
                     if not _is_its_own(exc):
                         heartbeat.let_go(taken)
-                        await asyncio.shield(self._call(outbox.give_back, taken))
+                        await asyncio.shield(self._call(interrupted, outbox, taken, lease, exc))
                         raise
                 heartbeat.let_go(taken)
                 ended = await asyncio.shield(self._call(end, outbox, taken, lease, failure))
@@ -326,8 +358,11 @@ class AsyncLedger:
         heartbeat = Heartbeat(outbox, lease.lease_s)
         try:
             # not a TaskGroup: where one worker loses the database, the handlers of the others go on
-            ends = await asyncio.gather(*(work() for _ in range(at_once)), return_exceptions=True)
+            workers = [asyncio.ensure_future(work()) for _ in range(at_once)]
+            self._workers.update(workers)
+            ends = await asyncio.gather(*workers, return_exceptions=True)
         finally:
+            self._workers.difference_update(workers)
             await asyncio.get_running_loop().run_in_executor(None, heartbeat.__exit__)
         for raised in ends:
             if raised is not None:

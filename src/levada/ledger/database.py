@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Table, func, inspect, select, text
@@ -15,12 +16,14 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from levada.errors import SchemaMismatch, StoreError, UsageError
 from levada.ledger.failures import translated
-from levada.ledger.opening import engine_for, set_wal
+from levada.ledger.opening import engine_for, file_of, set_wal
 from levada.ledger.schema import STEPS, VERSION, version
+from levada.ledger.values import in_utc
 
 __all__ = ["Database"]
 
 _ADVISORY_LOCK: Final = 0x6C65_7661_6461  # "levada" in ASCII: the number of our lock in PostgreSQL
+_LAST_YEAR: Final = 9000  # leases and waits end later, and datetime ends with 9999
 
 _TYPES: Final = {
     "sqlite": {"id": "INTEGER PRIMARY KEY", "json": "TEXT", "moment": "TEXT"},
@@ -56,6 +59,9 @@ class Database:
             url, busy_timeout_s=busy_timeout_s, read_only=read_only, synchronous=synchronous, pool_size=pool_size
         )
         self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._read_only = read_only
+        self._file = file_of(self.engine)
+        self._identity = self._file and _identity(self._file)
         try:
             with translated():
                 if read_only:
@@ -86,6 +92,8 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """Give a connection in a transaction that may write; it ends with the block, whole or not at all."""
         self._check_use()
+        if self._read_only:
+            raise StoreError("read_only", "this ledger was opened with read_only=True")
         if not self.is_sqlite:
             with translated(), self.engine.begin() as connection:
                 yield connection
@@ -93,6 +101,7 @@ class Database:
         if not self._writing.acquire(timeout=self._busy_timeout_s):
             raise StoreError("busy", "other threads wrote for longer than busy_timeout_s", True)
         try:
+            self._check_file()
             with translated(), self.engine.connect() as connection:
                 writer = connection.execution_options(levada_writes=True)
                 with writer.begin():
@@ -107,9 +116,9 @@ class Database:
     def now(self, connection: Connection) -> datetime:
         """Return the time, aware: of the server, where several machines share one; of the clock that was given, if."""
         if self._clock is not None:
-            moment = self._clock()
-            if moment.tzinfo is None:
-                raise UsageError("the clock of a ledger returns aware datetimes, as datetime.now(UTC)")
+            moment = in_utc(self._clock(), "what the clock of a ledger returns")
+            if moment.year > _LAST_YEAR:
+                raise UsageError(f"the clock of a ledger says the year {moment.year}, and {_LAST_YEAR} is the last")
             return moment
         if self.is_sqlite:
             return datetime.now(UTC)
@@ -120,6 +129,14 @@ class Database:
             raise UsageError("the ledger is closed")
         if os.getpid() != self._process:
             raise UsageError("this ledger was opened before the process forked; open it in each process")
+
+    def _check_file(self) -> None:
+        """Raise StoreError where the file is no longer at its place: SQLite goes on writing into what nobody finds."""
+        if self._file is None or (found := _identity(self._file)) == self._identity:
+            return
+        if found is None:
+            raise StoreError("missing", "the file of the ledger was taken away while it was open; open the ledger anew")
+        raise StoreError("replaced", "another file is in the place of the ledger's since it was opened; open it anew")
 
     def _bring_forward(self, target: int) -> None:
         if self.is_sqlite:
@@ -146,6 +163,15 @@ class Database:
                     for statement in STEPS[number - 1]:
                         writer.exec_driver_sql(statement.format(**_TYPES[self.engine.dialect.name]))
                     writer.execute(version.insert().values(version=number, done_at=self.now(writer)))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells this file from another one under its name; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _check_encoding(connection: Connection) -> None:

@@ -6,19 +6,20 @@ Never twice at the same time while its lease holds: a thread renews it, also whi
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import os
 import random
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from levada.errors import StoreError, UsageError
-from levada.ledger.outbox import Outbox, Taken, idempotency_key
+from levada.ledger.outbox import Outbox, Taken, idempotency_key, steady_s
 from levada.ledger.values import Dispatched, DueAction
 
 __all__ = ["ROUND", "Lease", "LeaseOptions", "dispatch", "pace"]
@@ -82,11 +83,15 @@ class Lease:
 
 @dataclass(slots=True)
 class Held:
-    """A lease that is renewed. `ends_s`: when it ends if it is not, by time.monotonic. `lost`: it may be another's."""
+    """A lease that is renewed. `ends_s`: until when it is surely ours, by steady_s. `taken_away`: another has it."""
 
     taken: Taken
     ends_s: float
-    lost: threading.Event = field(default_factory=threading.Event)
+    taken_away: bool = False
+
+    def lost(self) -> bool:
+        """Say whether it may be another's. By the clock too: who was stopped, or hears nothing, was told nothing."""
+        return self.taken_away or steady_s() >= self.ends_s
 
 
 class Heartbeat:
@@ -108,15 +113,15 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join()
 
-    def hold(self, taken: Taken) -> threading.Event:
-        """Renew this lease from now on; return what is set while it may be lost."""
-        held = Held(taken, time.monotonic() + self._lease_s)
+    def hold(self, taken: Taken) -> Held:
+        """Renew this lease from now on."""
+        held = Held(taken, taken.since_s + self._lease_s)
         with self._lock:
             self._held[taken.n] = held
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="levada ledger lease", daemon=True)
             self._thread.start()
-        return held.lost
+        return held
 
     def let_go(self, taken: Taken) -> None:
         """Renew it no more."""
@@ -131,23 +136,19 @@ class Heartbeat:
                 self._renew(one)
 
     def _renew(self, held: Held) -> None:
-        began_s = time.monotonic()
         try:
-            ours = self._outbox.renew(held.taken, self._lease_s)
+            since_s = self._outbox.renew(held.taken, self._lease_s)
         except Exception as exc:  # the next beat may go better
             _log.warning("a lease was not renewed: %s", type(exc).__name__)
-            if time.monotonic() >= held.ends_s:
-                held.lost.set()
             return
-        held.ends_s = began_s + self._lease_s
-        if ours:
-            held.lost.clear()
+        if since_s is None:
+            held.taken_away = True
         else:
-            held.lost.set()
+            held.ends_s = since_s + self._lease_s
 
 
-def check_handlers(handlers: Mapping[str, Any]) -> None:
-    """Raise UsageError unless `handlers` maps names to functions."""
+def check_handlers(handlers: Mapping[str, Any], *, awaits: bool = False) -> None:
+    """Raise UsageError unless `handlers` maps names to functions that run when they are called, or are awaited."""
     if not isinstance(handlers, Mapping) or not all(isinstance(name, str) for name in handlers):
         raise UsageError("handlers maps names of actions to functions")
     if len(handlers) > MOST_NAMES:
@@ -155,6 +156,19 @@ def check_handlers(handlers: Mapping[str, Any]) -> None:
     for name, handler in handlers.items():
         if not callable(handler):
             raise UsageError(f"the handler of {name:.100} is a {type(handler).__name__}, not a function")
+        for function in (handler, type(handler).__call__):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise UsageError(f"the handler of {name:.100} is a generator: calling it runs nothing")
+            if not awaits and inspect.iscoroutinefunction(function):
+                raise UsageError(f"the handler of {name:.100} is async, and needs the dispatch of an AsyncLedger")
+
+
+def check_ran(returned: object) -> None:
+    """Raise UsageError where a handler returned what has yet to run: its action is not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # it will never be awaited, and this is said here
+        raise UsageError(f"the handler returned a {type(returned).__name__}, which nobody runs")
 
 
 def check_round(limit: int) -> None:
@@ -164,15 +178,15 @@ def check_round(limit: int) -> None:
 
 
 def take(outbox: Outbox, names: list[str], lease: Lease) -> tuple[Taken | None, int]:
-    """Take an action that may be run; say how many were found dead: all their attempts ended without a word."""
+    """Take an action that may be run; say how many were found dead: they have had all their attempts."""
     dead = 0
     while (taken := outbox.take(names, lease.lease_s, lease.holder)) is not None and taken.attempt > lease.max_attempts:
-        words = f"{lease.max_attempts} attempts ended without a word: its dispatchers died, or lost their leases"
-        dead += outbox.failed(taken, "LeaseRanOut", words, again_in_s=None)
+        words = "its last attempt ended without a word: its dispatcher died, or lost its lease"
+        dead += outbox.died(taken, "LeaseRanOut", words)
     return taken, dead
 
 
-def due(taken: Taken, lost: threading.Event) -> DueAction:
+def due(taken: Taken, held: Held) -> DueAction:
     """Return what the handler gets."""
     return DueAction(
         idempotency_key=idempotency_key(taken.turn_key, taken.position, taken.name),
@@ -182,7 +196,7 @@ def due(taken: Taken, lost: threading.Event) -> DueAction:
         payload=taken.payload,
         attempt=taken.attempt,
         created_at=taken.created_at,
-        _lost=lost.is_set,
+        _lost=held.lost,
     )
 
 
@@ -193,6 +207,17 @@ def end(outbox: Outbox, taken: Taken, lease: Lease, failure: BaseException | Non
     again_in_s = lease.again_in_s(taken.attempt)
     ours = outbox.failed(taken, type(failure).__name__, _words(failure), again_in_s=again_in_s)
     return "lost" if not ours else "dead" if again_in_s is None else "failed"
+
+
+def interrupted(outbox: Outbox, taken: Taken, lease: Lease, raised: BaseException) -> None:
+    """Write down that a handler ended with what is no failure of its own, or would end any program it runs in."""
+    try:
+        if isinstance(raised, (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
+            outbox.give_back(taken)
+        else:  # SystemExit, say: given back at once, it would end each dispatcher again that is started
+            end(outbox, taken, lease, raised)
+    except StoreError as error:  # the lease will end by itself
+        _log.warning("an interrupted action was not given back: %s", error.reason)
 
 
 def told(outbox: Outbox, names: Mapping[str, Any], came: Mapping[str, int]) -> Dispatched:
@@ -224,12 +249,12 @@ def dispatch(
                 break
             failure: Exception | None = None
             try:
-                handlers[taken.name](due(taken, heartbeat.hold(taken)))
+                check_ran(handlers[taken.name](due(taken, heartbeat.hold(taken))))
             except Exception as exc:
                 failure = exc
-            except BaseException:
+            except BaseException as exc:
                 heartbeat.let_go(taken)
-                outbox.give_back(taken)
+                interrupted(outbox, taken, lease, exc)
                 raise
             heartbeat.let_go(taken)
             came[end(outbox, taken, lease, failure)] += 1

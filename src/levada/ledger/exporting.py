@@ -7,6 +7,7 @@ Both have the same columns in the same order, one row a turn. What has one shape
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
@@ -56,7 +57,7 @@ def json_line(turn: StoredTurn) -> bytes:
     try:
         return msgspec.json.encode(row) + b"\n"
     except UnicodeEncodeError:  # a lone surrogate, which JSON can say as an escape alone
-        return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(_finite(row), separators=(",", ":")).encode() + b"\n"
 
 
 def write_parquet(turns: Iterable[StoredTurn], file: BinaryIO) -> tuple[int, int]:
@@ -115,7 +116,21 @@ def _int64(count: int | None) -> int | None:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if value is None:
+        return None
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    """Return plain JSON with null for NaN and the infinities, as msgspec writes them."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _without_surrogates(value: Any) -> Any:

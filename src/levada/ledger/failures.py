@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -36,13 +38,16 @@ _SQLITE: Final = {
 # PostgreSQL's SQLSTATE by its beginning, the longest first (Appendix A of its manual, read 2026-11).
 _POSTGRES: Final = {
     "53100": ("full", "there is no room left for the database; nothing of this call was stored", True),
-    "25006": ("read_only", "the database may not be written", False),
+    # in a failover this server may be the standby for a moment; a ledger opened with read_only does not come to here
+    "25006": ("read_only", "the database may not be written, or not now", True),
+    "25P03": ("unreachable", "the server ended a transaction that was idle for too long", True),
     "3D000": ("missing", "there is no such database", False),
     "42501": ("denied", "the user of the database may not do this", False),
     "55P03": ("busy", "a lock was held for longer than busy_timeout_s", True),
     "54": ("too_large", "a value is larger than PostgreSQL takes", False),
     "40": ("conflict", "the database took the transaction back because of another one", True),
     "53": ("busy", "the server has no room for another connection", True),
+    "57014": ("busy", "the server broke a statement off: it lasted longer than its statement_timeout", True),
     "57": ("unreachable", "the server is going down or coming up", True),
     "08": ("unreachable", "the connection to the server failed", True),
     "28": ("denied", "the server does not let this user in", False),
@@ -64,9 +69,16 @@ def translated() -> Iterator[None]:
         failure = _of_sqlite(original) if isinstance(original, sqlite3.Error) else _of_postgres(error)
     except SQLAlchemyError as error:
         failure = StoreError("other", type(error).__name__)
+    except (json.JSONDecodeError, UnicodeDecodeError, msgspec.ValidationError):
+        failure = StoreError("corrupt", "a row of the ledger is damaged, or was changed by something else")
     else:
         return
-    raise failure from None
+    try:
+        raise failure from None
+    except StoreError:
+        # the with statement sets it all the same, and the statement's values hang on it
+        failure.__context__ = None
+        raise
 
 
 def _of_sqlite(error: sqlite3.Error) -> StoreError:
@@ -74,15 +86,18 @@ def _of_sqlite(error: sqlite3.Error) -> StoreError:
     for beginning, (reason, words, retryable) in _SQLITE.items():
         if name.startswith(beginning):
             return StoreError(reason, f"{words} ({name})", retryable)
+    if str(error).startswith("Could not decode to UTF-8"):  # the driver's own, without a code
+        return StoreError("corrupt", "a text in the ledger is damaged; see `.recover` of the sqlite3 shell")
     return StoreError("other", f"SQLite reports {name}")
 
 
 def _of_postgres(error: DBAPIError) -> StoreError:
     state = getattr(error.orig, "sqlstate", None)
     if state is None:  # no answer of the server, so its connection
-        if error.connection_invalidated or type(error.orig).__name__ == "OperationalError":
+        name = type(error.orig).__name__
+        if error.connection_invalidated or name in ("OperationalError", "InterfaceError", "InternalError"):
             return StoreError("unreachable", "the connection to the server failed", True)
-        return StoreError("other", f"the driver reports {type(error.orig).__name__}")
+        return StoreError("other", f"the driver reports {name}; are the options in the URL right?")
     for length in (5, 2):
         if found := _POSTGRES.get(state[:length]):
             reason, words, retryable = found

@@ -7,6 +7,7 @@ write transaction begins with BEGIN IMMEDIATE, so that it waits at its beginning
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sqlite3
 import time
@@ -18,18 +19,9 @@ from sqlalchemy.exc import ArgumentError
 
 from levada.errors import StoreError, UsageError
 
-__all__ = ["engine_for", "set_wal"]
+__all__ = ["engine_for", "file_of", "set_wal"]
 
 _SYNCHRONOUS: Final = ("FULL", "NORMAL")
-# A server that is gone without a word is noticed within half a minute, not after TCP's two hours. The URL may say else.
-_POSTGRES_OPTIONS: Final = {
-    "application_name": "levada",
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
 _OF_ERRNO: Final = {
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
@@ -41,10 +33,9 @@ _OF_ERRNO: Final = {
 
 def engine_for(url: str | URL, *, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
     """Return an engine for `url`. Raises UsageError for a URL or setting that makes no sense."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise UsageError("the URL of a ledger looks like sqlite:///turns.db or postgresql+psycopg://…") from None
+    parsed = _parsed(url)
+    if parsed is None:  # said here, and not where it was caught: the error that says why quotes the password
+        raise UsageError("the URL of a ledger looks like sqlite:///turns.db or postgresql+psycopg://…")
     if synchronous not in _SYNCHRONOUS:
         raise UsageError(f"synchronous must be FULL or NORMAL, not {synchronous!r:.100}")
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
@@ -54,9 +45,24 @@ def engine_for(url: str | URL, *, busy_timeout_s: float, read_only: bool, synchr
     raise UsageError(f"a ledger is kept in sqlite or postgresql+psycopg, not in {parsed.drivername!r:.100}")
 
 
+def _parsed(url: str | URL) -> URL | None:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # ValueError: of what stands where the port would
+        return None
+
+
+def file_of(engine: Engine) -> Path | None:
+    """Return the file that an engine of ours opens, None for PostgreSQL and for a database in memory."""
+    return engine.get_execution_options().get("levada_file")
+
+
 def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
     if sqlite3.sqlite_version_info < (3, 35):
         raise UsageError(f"a ledger needs SQLite 3.35 (of 2021), and this Python has {sqlite3.sqlite_version}")
+    if url.query and not (url.database or "").startswith("file:"):
+        names = ", ".join(sorted(url.query))
+        raise UsageError(f"the URL of a ledger in SQLite takes no parameters, and this one has {names:.100}")
     memory = url.database in (None, "", ":memory:")
     if not memory and (url.database or "").startswith("file:"):
         raise UsageError("say sqlite:///path/of/file.db, and read_only=True rather than mode=ro in a file: URI")
@@ -80,7 +86,10 @@ def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, 
 
     # the pool holds the only connection to a database in memory, and hands it to one thread at a time
     size: dict[str, Any] = {"pool_size": 1 if memory else pool_size, "max_overflow": 0, "pool_timeout": busy_timeout_s}
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, hide_parameters=True, **size)
+    options = {} if memory else {"levada_file": path}
+    engine = create_engine(
+        "sqlite://", creator=connect, poolclass=QueuePool, hide_parameters=True, execution_options=options, **size
+    )
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
@@ -128,14 +137,26 @@ def set_wal(engine: Engine, busy_timeout_s: float) -> None:
 
 def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) -> Engine:
     try:
-        from psycopg.types.string import TextLoader  # noqa: PLC0415  # not needed for SQLite
+        from psycopg import Error  # noqa: PLC0415  # not needed for SQLite
+        from psycopg.types.string import TextLoader  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"PostgreSQL needs psycopg ({error}): pip install 'levada[ledger]'") from error
 
-    options = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in url.query}
+    # A server that is gone without a word is noticed after busy_timeout_s, not TCP's two hours. The URL may say else.
+    wait_s = max(2, math.ceil(busy_timeout_s))
+    options = {
+        "application_name": "levada",
+        "client_encoding": "UTF8",
+        "connect_timeout": min(10, wait_s),
+        "keepalives_idle": wait_s,
+        "keepalives_interval": max(1, wait_s // 3),
+        "keepalives_count": 3,
+        "tcp_user_timeout": wait_s * 1000,
+    }
     engine = create_engine(
         url,
-        connect_args=options,
+        connect_args={name: value for name, value in options.items() if name not in url.query},
+        isolation_level="READ COMMITTED",  # whatever the server's default: what the ledger does needs no more
         hide_parameters=True,
         pool_pre_ping=True,
         pool_size=pool_size,
@@ -146,9 +167,30 @@ def _postgres(url: URL, busy_timeout_s: float, read_only: bool, pool_size: int) 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, record: Any) -> None:
         connection.adapters.register_loader("json", TextLoader)  # the text as it came; hostile.py reads it
+        connection.execute("SET datestyle = ISO")  # the driver reads no other one
         connection.execute(f"SET lock_timeout = {int(busy_timeout_s * 1000)}")
         if read_only:
             connection.execute("SET default_transaction_read_only = on")
         connection.commit()
 
+    @event.listens_for(engine, "handle_error")
+    def _failed(context: Any) -> None:
+        # The driver meets a connection that was ended with errors of many kinds. All without an answer of the server
+        # mean one thing, where the connection is no longer usable: it is gone, and the pool makes another one.
+        error = context.original_exception
+        if isinstance(error, Error) and error.sqlstate is None:
+            context.is_disconnect |= context.is_pre_ping or not _usable(context.connection)
+
     return engine
+
+
+def _usable(connection: Any) -> bool:
+    """Say whether a connection of psycopg still is one, so that an error was not its own."""
+    if connection is None or connection.invalidated or connection.closed:
+        return True  # the error was another one: of the connecting, say
+    driver = connection.connection.driver_connection
+    return not (driver.closed or driver.broken) and driver.info.transaction_status.name in (
+        "IDLE",
+        "INTRANS",
+        "INERROR",
+    )

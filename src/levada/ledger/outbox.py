@@ -8,6 +8,8 @@ Rules this file keeps:
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,18 +21,31 @@ from levada.errors import UsageError
 from levada.ledger.database import Database
 from levada.ledger.paging import newest_rows
 from levada.ledger.schema import outbox
-from levada.ledger.values import Action, DeadLetter
+from levada.ledger.values import Action, DeadLetter, check_key
 
-__all__ = ["Outbox", "Taken"]
+__all__ = ["Outbox", "Taken", "steady_s"]
 
 MOST_ERROR_CHARS: Final = 500
 MOST_AT_ONCE: Final = 500  # dead letters in one statement: databases limit its values
+_KEY: Final = re.compile("(.+)/([0-9]{1,9})/([!-.0-~]+)")  # of an action; see idempotency_key
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux: it counts the time that a machine was suspended
+
+
+def steady_s() -> float:
+    """Return seconds of a clock that nobody sets, to know by it whether a lease of ours is over."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An action that was taken: its row's number, our fence, and what is to be run. `attempt`: from 1."""
+    """An action that was taken: its row's number, our fence, and what is to be run. `attempt`: from 1.
 
+    `since_s`: by steady_s, a moment from which the lease lasts at least as long as was asked. `silent`: whether the
+    attempt before ended without a word.
+    """
+
+    since_s: float
+    silent: bool
     n: int
     fence: int
     attempt: int
@@ -67,16 +82,17 @@ class Outbox:
         if not ready:
             return None
         with self._database.writing() as connection:
+            since_s = steady_s()  # before the database looks at its clock, and after the wait for its lock
             now = self._database.now(connection)
             for name in ready:  # none but the first, unless others took all of its actions meanwhile
-                number = connection.execute(_due(name, now).with_for_update(skip_locked=True)).scalar()
-                if number is not None:
+                query = _due(name, now).add_columns(table.holder).with_for_update(skip_locked=True)
+                if (found := connection.execute(query).first()) is not None:
                     break
             else:
                 return None
             row = connection.execute(
                 update(outbox)
-                .where(table.n == number)
+                .where(table.n == found.n)
                 .values(
                     due_at=now + timedelta(seconds=lease_s),
                     fence=table.fence + 1,
@@ -88,13 +104,16 @@ class Outbox:
                     table.created_at,
                 )
             ).one()  # fmt: skip
-        return Taken(*row)
+        # whoever says what came of an attempt takes its holder away
+        return Taken(since_s, found.holder is not None, *row)
 
-    def renew(self, taken: Taken, lease_s: float) -> bool:
-        """Move the end of the lease; False where it is no longer ours."""
+    def renew(self, taken: Taken, lease_s: float) -> float | None:
+        """Move the end of the lease; return since when it is renewed, by steady_s; None where it is no longer ours."""
         with self._database.writing() as connection:
+            since_s = steady_s()
             due_at = self._database.now(connection) + timedelta(seconds=lease_s)
-            return _move(connection, taken, due_at=due_at)
+            ours = _move(connection, taken, due_at=due_at)
+        return since_s if ours else None
 
     def done(self, taken: Taken) -> bool:
         """Say that it was done; False where it was no longer ours to say so."""
@@ -116,6 +135,14 @@ class Outbox:
             else:
                 values |= {"due_at": now + timedelta(seconds=again_in_s)}
             return _move(connection, taken, **values)
+
+    def died(self, taken: Taken, error_type: str, error_words: str) -> bool:
+        """Say that it will not run again, and that this attempt was none. The error is of an attempt without a word."""
+        with self._database.writing() as connection:
+            values: dict[str, Any] = {"state": "dead", "ended_at": self._database.now(connection), "holder": None}
+            if taken.silent:  # otherwise it has its last failure already
+                values |= {"error_type": error_type, "error_words": error_words}
+            return _move(connection, taken, attempts=taken.attempt - 1, **values)
 
     def give_back(self, taken: Taken) -> bool:
         """Let it be due at once, and not count this attempt: it was interrupted from our side."""
@@ -160,10 +187,12 @@ def idempotency_key(turn_key: str, position: int, name: str) -> str:
 
 
 def _is(key: str) -> ColumnElement[bool]:
-    turn_key, _, rest = key.rpartition("/")[0].rpartition("/")
-    if not rest.isdecimal() or len(rest) > 9:
+    found = _KEY.fullmatch(key) if isinstance(key, str) else None
+    if found is None:
         raise UsageError("retry_dead takes idempotency keys, as DeadLetter.idempotency_key")
-    return and_(outbox.c.turn_key == turn_key, outbox.c.position == int(rest))
+    turn_key, position, name = found.groups()
+    here = outbox.c
+    return and_(here.turn_key == check_key(turn_key), here.position == int(position), here.name == name)
 
 
 def _due(name: str, now: datetime) -> Select[Any]:

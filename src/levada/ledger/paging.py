@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Select, Table, and_, or_, select
@@ -11,7 +11,7 @@ from sqlalchemy import Select, Table, and_, or_, select
 from levada.errors import UsageError
 from levada.ledger.rows import MOST_WORD_CHARS
 from levada.ledger.schema import turns
-from levada.ledger.values import check_key
+from levada.ledger.values import check_key, in_utc
 
 __all__ = ["check_limit", "filtered", "newest_first", "newest_rows", "portions"]
 
@@ -25,21 +25,33 @@ def check_limit(limit: int) -> None:
         raise UsageError(f"limit must be an int from 1 to {MOST_PAGE}, not {limit!r:.100}")
 
 
+def check_after(after: int) -> int:
+    """Return the number of a row. Raises UsageError for what is none."""
+    if type(after) is not int or not 0 <= after < 2**63:
+        raise UsageError("after= takes the `n` of the last row of the page before")
+    return after
+
+
+def check_words(**words: str | None) -> None:
+    """Raise UsageError for what is neither text nor None."""
+    for name, value in words.items():
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{name} must be a str, not {type(value).__name__}")
+
+
 def filtered(
     query: Select[Any], model: str | None, finish_reason: str | None, since: datetime | None, until: datetime | None
 ) -> Select[Any]:
     """Return the query for these turns alone."""
+    check_words(model=model, finish_reason=finish_reason)
     if model is not None:
         query = query.where(turns.c.model == model[:MOST_WORD_CHARS])
     if finish_reason is not None:
         query = query.where(turns.c.finish_reason == finish_reason)
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise UsageError(f"{name} must be an aware datetime, as datetime.now(UTC)")
     if since is not None:
-        query = query.where(turns.c.stored_at >= since)
+        query = query.where(turns.c.stored_at >= in_utc(since, "since"))
     if until is not None:
-        query = query.where(turns.c.stored_at < until)
+        query = query.where(turns.c.stored_at < in_utc(until, "until"))
     return query
 
 
@@ -67,8 +79,8 @@ def place_of(cursor: str) -> tuple[datetime, int]:
     """Return the moment and the number that a cursor stands for."""
     try:
         moment, _, number = cursor.rpartition("/")
-        return datetime.fromisoformat(moment).astimezone(UTC), int(number)
-    except (ValueError, AttributeError):
+        return in_utc(datetime.fromisoformat(moment), "after"), check_after(int(number))
+    except (ValueError, AttributeError, UsageError):
         raise UsageError("after= takes the cursor of a StoredTurn") from None
 
 
@@ -77,7 +89,8 @@ def newest_rows(table: Table, limit: int, after: int | None, **equal: str | None
     check_limit(limit)
     query = select(table).order_by(table.c.n.desc()).limit(limit)
     if after is not None:
-        query = query.where(table.c.n < after)
+        query = query.where(table.c.n < check_after(after))
+    check_words(**equal)
     for name, value in equal.items():
         if value is not None:
             query = query.where(table.c[name] == (check_key(value) if name == "key" else value))

@@ -32,6 +32,8 @@ __all__ = [
 
 MOST_WORD_CHARS: Final = 200  # of a model, in the indexed column (PostgreSQL's indexes take 2,704 bytes), or a type
 
+_OF_A_CHOICE: Final = ("answer", "reasoning", "refusal", "finish_reason", "native_finish_reason", "tool_calls")
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -49,12 +51,17 @@ class Content:
         Without the anomalies, which may grow after the end, and the attempts, which are no content.
         """
         turn = self.turn
-        document = {
-            name: plain(getattr(turn, name)) for name in FinishedTurn.__slots__ if name not in ("anomalies", "answer")
-        }
-        document["answers"] = [turn.answer, self.released]
+        left_out = {"anomalies", "answer"}
+        if turn.choices == (_only_choice({name: getattr(turn, name) for name in _OF_A_CHOICE}),):
+            left_out.add("choices")
+        document = {name: plain(getattr(turn, name)) for name in FinishedTurn.__slots__ if name not in left_out}
+        document["answers"] = [turn.answer] if self.released == turn.answer else [turn.answer, self.released]
         document["actions"] = [[action.name, action.payload] for action in self.actions]
         return json_to(document).encode()
+
+    def size(self, canonical: bytes, *, keep_raw: bool) -> int:
+        """Return about how many bytes the row takes, with its actions. Each text stands in it as often as in these."""
+        return len(canonical) + (len(self.turn.answer.encode("utf-8", "surrogatepass")) if keep_raw else 0)
 
     def row(self, canonical: bytes, *, keep_raw: bool) -> dict[str, Any]:
         """Return the columns of the turn, without `n`, `key` and `stored_at`."""
@@ -86,9 +93,9 @@ class Content:
             "digest": sha256(canonical).hexdigest(),
             "altered": altered,
             "raw_answer": turn.answer if keep_raw else None,
-            "attempts": self.attempts,
+            "attempts": min(self.attempts, 2**31 - 1),
             "anomalies": turn.anomalies.total,
-            "bytes": len(canonical),
+            "bytes": self.size(canonical, keep_raw=keep_raw),
             "usage": plain(turn.usage),
             "parts": plain(parts),
             "tool_calls": plain(turn.tool_calls),

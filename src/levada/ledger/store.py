@@ -22,7 +22,6 @@ from levada.finished import FinishedTurn
 from levada.ledger.checks import Validator, allowed, bounded, not_to_act_on, reasons_of
 from levada.ledger.database import Database
 from levada.ledger.dispatching import ROUND, Lease, LeaseOptions, dispatch, pace, told
-from levada.ledger.hostile import json_to
 from levada.ledger.outbox import Outbox
 from levada.ledger.paging import check_limit, filtered, newest_first, newest_rows, portions
 from levada.ledger.rows import Content, partial_from, partial_row, record_from, record_row, refused_from, stored_from
@@ -45,7 +44,7 @@ from levada.turn import Turn
 __all__ = ["Ledger", "Validator"]
 
 DEFAULT_BUSY_TIMEOUT_S: Final = 30.0
-# 64 MiB: the largest event that a turn takes by default. A row of PostgreSQL takes 1 GiB, one of SQLite 10^9 bytes.
+# 64 MiB: an answer of 30 MiB, which counts twice. A row of PostgreSQL takes 1 GiB, one of SQLite 10^9 bytes.
 DEFAULT_TURN_BYTES: Final = 64 * 1024 * 1024
 DEFAULT_PAYLOAD_BYTES: Final = 1024 * 1024  # an action names what to do; what it is about is in the turn
 MOST_ACTIONS: Final = 1000  # of one commit
@@ -83,8 +82,8 @@ class Ledger:
         postgresql+psycopg://user@host/database. `read_only`: change nothing, the tables neither. `busy_timeout_s`: how
         long to wait for other writers. `synchronous`: of SQLite; with FULL a committed turn survives a loss of power,
         with NORMAL a crash of the program. `pool_size`: connections. `max_turn_bytes`, `max_payload_bytes`: inclusive,
-        of one turn with its actions and of one action's payload. `clock`: returns aware datetimes, for tests; otherwise
-        PostgreSQL's clock, or this machine's for SQLite.
+        of a turn with its actions as they are stored, and of one action's payload. `clock`: returns aware datetimes,
+        for tests; otherwise PostgreSQL's clock, or this machine's for SQLite.
         Raises SchemaMismatch where the tables are newer than this levada.
         """
         for name, value in (
@@ -150,8 +149,9 @@ class Ledger:
         if content.actions:
             reasons += not_to_act_on(content.turn, exceptions)
         canonical = content.canonical()
-        if len(canonical) > self._max_turn_bytes:
-            raise LedgerTooLarge("the turn with its actions", len(canonical), self._max_turn_bytes, "max_turn_bytes")
+        size = content.size(canonical, keep_raw=keep_raw)
+        if size > self._max_turn_bytes:
+            raise LedgerTooLarge("the turn with its actions", size, self._max_turn_bytes, "max_turn_bytes")
         row = content.row(canonical, keep_raw=keep_raw)
         if reasons:
             return self._refuse(key, content, row["digest"], bounded(reasons), keep_raw)
@@ -176,7 +176,7 @@ class Ledger:
         for action in listed:
             if type(action) is not Action:
                 raise UsageError(f"actions are levada.ledger.Action(name, payload), not {type(action).__name__}")
-            size = len(json_to(action.payload).encode())
+            size = len(action.payload_json().encode())
             if size > self._max_payload_bytes:
                 limit = self._max_payload_bytes
                 raise LedgerTooLarge(f"the payload of action {action.name}", size, limit, "max_payload_bytes")
@@ -211,7 +211,7 @@ class Ledger:
         check_key(key)
         with self._database.reading() as connection:
             row = connection.execute(select(turns).where(turns.c.key == key)).mappings().first()
-        return None if row is None else stored_from(row)
+            return None if row is None else stored_from(row)
 
     def turns(
         self,
@@ -334,7 +334,9 @@ class Ledger:
         (0.25) of it left out by chance; then it is a dead letter. While a handler runs, its action is leased for
         `lease_s` (30) and the lease renewed by a thread, so that no other dispatcher runs it at the same time, and so
         that another one runs it again soon if this process dies. `holder`: a name for this dispatcher, for people.
-        What is no Exception (KeyboardInterrupt) gives the action back at once and comes through.
+        A KeyboardInterrupt gives the action back at once and comes through; a SystemExit comes through too, and is a
+        failed attempt, as any other BaseException is. Handlers are no async functions and no generators, which run
+        nothing when they are called: UsageError, and one that returns such a thing has failed.
         """
         return told(self._outbox, handlers, dispatch(self._outbox, handlers, limit, Lease(**options)))
 

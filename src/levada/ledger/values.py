@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from levada.deltas import Anomalies, Choice, Citation, Part, Reference, ToolCall, Usage
@@ -23,6 +23,7 @@ __all__ = [
     "StoredRecord",
     "StoredTurn",
     "check_key",
+    "in_utc",
 ]
 
 Status: TypeAlias = Literal["stored", "already_stored", "refused"]
@@ -42,6 +43,16 @@ def check_key(key: object) -> str:
     return key
 
 
+def in_utc(moment: object, what: str) -> datetime:
+    """Return a moment in UTC. Raises UsageError unless it is an aware datetime that databases take too."""
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        try:
+            return moment.astimezone(UTC)
+        except OverflowError:  # in the hours beside the first or the last year
+            pass
+    raise UsageError(f"{what} must be an aware datetime, as datetime.now(UTC)")
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """Something to do once the turn is stored. `name`: of its handler. `payload`: plain JSON, for the handler.
@@ -55,8 +66,13 @@ class Action:
     def __post_init__(self) -> None:
         if type(self.name) is not str or not _ACTION_NAME.fullmatch(self.name):
             raise UsageError("the name of an action is 1 to 100 characters of A-Z a-z 0-9 _ . : -")
+        self.payload_json()
+
+    def payload_json(self) -> str:
+        """Return the payload as the ledger stores it. Raises UsageError where that is no plain JSON."""
         try:
-            plain = json_from(json_to(self.payload)) == self.payload
+            text = json_to(self.payload, finite=True)
+            plain = json_from(text) == self.payload
         except (TypeError, ValueError, RecursionError, LedgerError):
             plain = False
         if not plain:
@@ -64,6 +80,7 @@ class Action:
                 f"the payload of action {self.name} is no plain JSON: dict with keys of str, list, str, int, finite "
                 "float, bool or None"
             )
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,11 @@ class DueAction:
 
     @property
     def lease_lost(self) -> bool:
-        """Whether another dispatcher may run it by now. A long handler looks before what cannot be done twice."""
+        """Whether another dispatcher may run it by now. A long handler looks before what cannot be done twice.
+
+        True from the moment at which the lease is over if it was not renewed, also in a process that was stopped, on a
+        machine that was suspended (on Linux; elsewhere such time may not count), or with a database out of reach.
+        """
         return self._lost()
 
 
