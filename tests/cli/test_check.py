@@ -369,6 +369,8 @@ class TestProcess:
             "try: runpy.run_module('levada', run_name='__main__')\n"
             "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
         )
-        got = subprocess.run([sys.executable, "-c", script, str(large)], capture_output=True, check=False, timeout=120)
+        # by way of a shell, for Linux counts the memory of whoever forked, and a worker of these tests has much
+        command = ["sh", "-c", '"$0" -c "$1" "$2"; exit $?', sys.executable, script, str(large)]
+        got = subprocess.run(command, capture_output=True, check=False, timeout=120)
         assert b"state      finished" in got.stdout
-        assert int(got.stderr.split()[-1]) < 160_000  # KiB, the interpreter and libraries included; the file has 200 MB
+        assert int(got.stderr.split()[-1]) < 100_000  # KiB, the interpreter and libraries included; the file has 200 MB

@@ -228,8 +228,8 @@ def test_another_owner_finds_nothing_on_any_replica(tmp_path: Path, redis_url: s
 
 
 class TestRedisRestarts:
-    # What was answered is with the system then, which a killed process does not take along. With everysec Redis puts its
-    # writes off while it syncs, and a kill may lose them: an honest 410, but no test of going on.
+    # What was answered is with the system then, which a killed process does not take along. With everysec Redis puts
+    # its writes off while it syncs, and a kill may lose them: an honest 410, but no test of going on.
     OPTIONS = ("--appendonly", "yes", "--appendfsync", "no")
 
     def test_a_restart_in_good_order_is_hardly_noticed(self, tmp_path: Path) -> None:

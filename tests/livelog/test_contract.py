@@ -24,6 +24,7 @@ from levada.live import (
     UnknownTurn,
 )
 from levada.live.store import Away, Page
+from levada.live.topics import Topic
 from levada.live.values import Batch, End, Signals
 from tests.livelog.conftest import Place
 from tests.livelog.followed import KEPT_S, LEASE_S, follow, hop, write_some
@@ -487,6 +488,20 @@ class TestStopping:
             async with asyncio.timeout(10):
                 assert await waiting == "the page"
                 assert await writer.wait_stop() == "the page"
+            await writer.close("cancelled")
+
+    async def test_where_the_word_of_it_is_lost_it_is_heard_with_the_next_renewal(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As Redis' pub/sub loses what comes while its connection is made anew."""
+        monkeypatch.setattr(Topic, "asked_to_stop", lambda topic, by: None)
+        async with place.open(lease_s=3) as log, place.open() as other:
+            writer = await log.start("t", "ana")
+            waiting = asyncio.create_task(writer.wait_stop())
+            await asyncio.sleep(0.1)
+            await other.stop("t", "ana", by="the page")
+            async with asyncio.timeout(20):
+                assert await waiting == "the page"
             await writer.close("cancelled")
 
     async def test_one_that_was_asked_before_is_heard(self, place: Place) -> None:

@@ -108,20 +108,23 @@ class Writer:
         return self.last_id
 
     async def wait_stop(self) -> str:
-        """Wait until somebody asks the turn to stop; return who. It is heard at once, without `renew`.
+        """Wait until somebody asks the turn to stop; return who. It is heard at once, without your `renew`.
 
-        Raises Fenced, TurnClosed, LiveLogUnavailable when that is so at the beginning; UsageError when the log is
-        closed.
+        It renews the lease itself, as often as is due: the store's word may be lost while a connection is made anew.
+        Raises Fenced, TurnClosed, LiveLogUnavailable as `renew` does; UsageError when the log is closed.
         """
+        loop, due_s = asyncio.get_running_loop(), 0.0
         with self._store.topics.seat(self.turn_id) as seat:
-            await self.renew()  # who asked before we sat down
             while True:
+                if loop.time() >= due_s:
+                    await self.renew()  # at the beginning too: somebody may have asked before we sat down
+                    due_s = loop.time() + self.renew_every_s
                 self._store.topics.check_open()
                 self.stop = self.stop or seat.topic.stop
                 if self.stop is not None:
                     return self.stop
-                # Not for the push alone: what append and renew were told counts as well.
-                await seat.wait(asyncio.get_running_loop().time() + self.renew_every_s)
+                # not for the push alone: what append and renew were told counts as well
+                await seat.wait(due_s)
 
     def _checked(self, entries: Iterable[tuple[str, str]], *last: tuple[str, str]) -> tuple[tuple[str, str], ...]:
         limit = self._options.max_entry_bytes
