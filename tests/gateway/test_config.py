@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,8 @@ def test_a_request_cannot_ask_for_no_stream(tmp_path: Path) -> None:
         ("upstreams = {}\n[limits]\nnope = 1", "unknown field `nope`"),
         ("upstreams = {}\n[limits]\ndrain_s = -1", "limits: drain_s must be above 0"),
         ("upstreams = {}\n[live]\nurl = 'http://x'", "live: url must begin with memory://, sqlite:///, redis://"),
+        ("upstreams = {}\n[live]\nurl = 'sqlite://live.db'", "live: url must begin with memory://, sqlite:///"),
+        ("upstreams = {}\n[live]\nurl = 'sqlite:///'", "live: sqlite:///… names a file"),
         ("upstreams = {}\n[live]\nurl = 'redis://${NOPE}'", "variable NOPE is not set"),
         ("upstreams = {}\n[live]\nlinger_s = -1", "live: linger_s must be 0 to 86400 seconds"),
         ("upstreams = {}\n[live]\nlease_s = 0", "live: lease_s must be 0.1 to 3600 seconds"),
@@ -116,6 +119,23 @@ def test_a_mistake_is_told(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(UsageError, match=r"gateway\.toml") as caught:
         read(tmp_path, text)
     assert words in str(caught.value)
+
+
+@pytest.mark.skipif(find_spec("redis") is None, reason="needs the extra redis")
+@pytest.mark.parametrize(
+    "live",
+    [
+        "url = 'redis://:s3cret@host:no-port/0'",
+        "url = 'redis://:s3cret@host?nope=1'",
+        "url = 'redis://:s3cret@host?socket_timeout=soon'",
+        "url = 'redis://:s3cret@host/1'\ncluster = true",
+        "url = 'redis://:s3cret@host?nope=1'\ncluster = true",
+    ],
+)
+def test_a_url_that_is_no_redis_is_told_without_its_password(tmp_path: Path, live: str) -> None:
+    with pytest.raises(UsageError, match=r"gateway\.toml: live: this is no URL of a Redis") as caught:
+        read(tmp_path, f"upstreams = {{}}\n[live]\n{live}")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from levada import Event, EventParser
 from levada.gateway import Limits, LiveSettings, Upstream
 from levada.gateway.demo.scenarios import Scenario
+from levada.live import LiveLogUnavailable, Writer
 from levada.testing import ReplayServer, Reply
 from tests.gateway.serving import Running
 from tests.gateway.test_gateway import HANGING, QUICK, Open, call, wait_until
@@ -419,6 +420,37 @@ class TestLogAway:
             assert gateway.demo.asked.total() == 0, "no upstream is asked for what cannot be told"
             assert call(gateway, "GET", "/").status_code == 200
             assert call(gateway, "GET", "/healthz").json() == {"status": "ok", "turns": 0}
+
+    @pytest.mark.skipif(find_spec("redis") is None, reason="needs the extra redis")
+    def test_one_warning_says_so_at_the_start(self, caplog: pytest.LogCaptureFixture) -> None:
+        live = LiveSettings(url=f"redis://:s3cret@127.0.0.1:{free_port()}/0", patience_s=0.3)
+        with Running(scenarios=QUICK, live=live):
+            wait_until(lambda: bool(caplog.records))
+            time.sleep(0.5)
+        (record,) = caplog.records
+        assert (record.levelname, record.name) == ("WARNING", "levada.gateway")
+        assert "no turn can be started until the live log answers" in record.getMessage()
+        assert "s3cret" not in record.getMessage()
+
+    def test_a_turn_that_it_takes_no_more_of_is_lost_and_not_cancelled(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whether it goes away in the middle or at the end: what no reader will see is no finished turn."""
+        with Running(scenarios=SCENARIOS, live=LIVE) as gateway, caplog.at_level("INFO", "levada.gateway"):
+            for method, upstream in (("append", "paced"), ("close", "openai_chat")):
+                caplog.clear()
+                turn_id = left(gateway, upstream)
+                with monkeypatch.context() as patch:
+                    patch.setattr(Writer, method, away)
+                    wait_until(lambda: gateway.turns == 0)
+                assert f"turn {turn_id} of {upstream}: transport live_log_lost" in caplog.messages
+                got = call(gateway, "DELETE", f"/turns/{turn_id}", headers=OWNER)
+                assert got.json()["state"] == "error"
+            assert gateway.demo.streaming == 0
+
+
+async def away(*_: Any, **__: Any) -> None:
+    raise LiveLogUnavailable("Redis", 5.0, "the connection failed")
 
 
 async def killed(producer: Any) -> None:

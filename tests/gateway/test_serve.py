@@ -68,6 +68,14 @@ def test_usage_is_exit_code_2(args: tuple[str, ...], words: str) -> None:
     assert words in got.stderr
 
 
+def test_a_live_url_that_makes_no_sense_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text('upstreams = {}\n[live]\nurl = "sqlite://live.db"')
+    got = CliRunner().invoke(levada, ["serve", "--config", str(config)])
+    assert got.exit_code == 2
+    assert re.fullmatch(r"Error: .+gateway\.toml: live: url must begin with memory://, sqlite:///.+\n", got.stderr)
+
+
 def test_an_address_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         got = CliRunner().invoke(levada, ["serve", "--demo", "--port", str(taken.getsockname()[1])])

@@ -15,10 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
-from levada import Ledger
+from levada import Ledger, Turn
+from levada.gateway import LiveSettings
+from levada.gateway.demo import SCENARIOS, Scenario
 from levada.testing import ReplayServer, Reply
+from tests.gateway.proxy import Proxy
 from tests.gateway.serving import Running
 from tests.gateway.test_normal_form import Reader
+from tests.live.browsing import within
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -88,6 +92,42 @@ def test_the_client_shows_the_answer_and_knows_a_cut() -> None:
     assert "用心して" in whole.stdout.decode()
     assert cut.returncode == 1
     assert b"no answer: truncated" in cut.stderr
+
+
+@pytest.mark.parametrize("keep_s", [300, 0.1])
+def test_the_client_reads_on_where_its_connection_is_cut(keep_s: float) -> None:
+    """Or gives up, where the gateway no longer has the turn."""
+    scenario = SCENARIOS["slow"]
+    played = {"slow": Scenario(**{**vars(scenario), "first_delay_s": 0.1, "delay_s": 0.1})}
+    turn = Turn(scenario.dialect, profile=scenario.profile)
+    for piece in scenario.pieces():
+        turn.feed(piece)
+    turn.eof(clean=True)
+    command = [sys.executable, str(EXAMPLES / "read_normal_form.py"), "slow", "?"]
+    with (
+        Running(scenarios=played, live=LiveSettings(linger_s=30, keep_s=keep_s)) as gateway,
+        Proxy(gateway.url) as proxy,
+    ):
+        environment = {**os.environ, "GATEWAY": f"{proxy.url}/", "NO_PROXY": "*", "PYTHONIOENCODING": "utf-8"}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            first = process.stdout.read(10)  # in the middle
+            proxy.shut()
+            if keep_s < 1:
+                assert within(lambda: not gateway.turns, 30)
+                time.sleep(1)
+            proxy.open()
+            rest, said = process.communicate(timeout=60)
+        assert gateway.demo.asked["slow"] == 1, "nothing was asked twice"
+    shown = (first + rest).decode()
+    assert "(reading on)" in said.decode()
+    if keep_s < 1:
+        assert process.returncode == 1
+        assert turn.answer.startswith(shown.rstrip("\n"))
+        assert said.decode().endswith("no answer: the gateway no longer has it (404)\n")
+    else:
+        assert process.returncode == 0, said.decode()
+        assert shown == turn.answer + "\n"
 
 
 class TestKeepTurns:

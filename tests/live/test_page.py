@@ -308,6 +308,17 @@ class TestPerson:
         visit.wait("finished")
         assert len(visit.page.query_selector_all(".turn")) == 1
 
+    def test_why_it_is_not_asked_yet_is_seen_near_the_field_for_a_moment(self, visit: Visit) -> None:
+        visit.ask("slow")
+        visit.wait("streaming", "answer")
+        assert not visit.page.is_visible("#notice")
+        visit.ask("slow", "and another?")
+        visit.page.wait_for_selector("#notice:visible")
+        assert visit.page.text_content("#notice") == "Another answer is arriving. Stop it first."
+        visit.page.keyboard.press("Escape")
+        visit.wait("cancelled")
+        visit.page.wait_for_selector("#notice", state="hidden")
+
     def test_changes_of_state_are_announced(self, visit: Visit) -> None:
         visit.page.evaluate(
             "window.said = []; new MutationObserver(() => said.push(announcer.textContent))"
@@ -410,6 +421,30 @@ class TestPerson:
         visit.wait("cancelled")
         visit.page.wait_for_timeout(100)
         assert visit.page.evaluate("scrollY") == 100
+        visit.page.click("text=New below")
+        visit.page.wait_for_selector("#below", state="hidden")
+        assert visit.page.evaluate("innerHeight + scrollY >= document.documentElement.scrollHeight - 2")
+        assert visit.page.evaluate("document.activeElement.matches('.turn:last-child')")
+        visit.ask("error")
+        visit.wait("error")
+        assert not visit.page.is_visible("#below"), "who looks at the end needs no button"
+        visit.page.evaluate("scrollTo(0, 0)")
+        visit.page.wait_for_timeout(100)
+        assert not visit.page.is_visible("#below"), "nothing new"
+        visit.context.close()
+
+    def test_another_try_of_an_old_turn_is_seen_from_its_question_on(self, browser: Any, gateway: Running) -> None:
+        visit = Visit(browser, gateway.url, viewport={"width": 360, "height": 640})
+        for name in ("error", "openai_chat", "gemini"):
+            visit.ask(name)
+            visit.page.wait_for_selector(".turn:last-child button")
+        first = visit.page.locator(".turn:first-of-type")
+        first.locator("text=Try again").evaluate("(button) => scrollBy(0, button.getBoundingClientRect().top - 50)")
+        assert first.bounding_box()["y"] < 0
+        first.locator("text=Try again").click()
+        visit.page.wait_for_selector(".turn:first-of-type:not([data-state='error'])")
+        assert first.bounding_box()["y"] >= 0
+        assert first.locator(".question").bounding_box()["y"] < 100
         visit.context.close()
 
     @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1000, "dark")])

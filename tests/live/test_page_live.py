@@ -16,6 +16,7 @@ import pytest
 from levada.gateway import Limits, LiveSettings
 from levada.gateway.demo import SCENARIOS
 from levada.gateway.demo.scenarios import Scenario
+from levada.live import LiveLogUnavailable
 from tests.gateway.proxy import Proxy
 from tests.gateway.serving import Running
 from tests.live.browsing import QUESTION, Visit, need_browser, turn_of, within
@@ -108,19 +109,6 @@ class TestCut:
             visit.context.close()
 
     @pytest.mark.long
-    def test_in_the_end_it_gives_up(self, browser: Any) -> None:
-        with Running(scenarios=PLAYED, live=LiveSettings(linger_s=0.5)) as short, Proxy(short.url) as proxy:
-            visit = Visit(browser, proxy.url)
-            visit.ask("slow")
-            visit.wait("streaming", "answer")
-            proxy.shut()
-            visit.wait("error")
-            assert visit.text(".problem h2") == "The answer was cut"
-            assert visit.buttons() == ["Try again"]
-            assert not visit.shown(".lost")
-            visit.context.close()
-
-    @pytest.mark.long
     def test_a_turn_that_is_no_longer_kept_is_an_error(self, browser: Any) -> None:
         live = LiveSettings(linger_s=30, keep_s=0.2)
         with Running(scenarios=PLAYED, live=live) as short, Proxy(short.url) as proxy:
@@ -139,6 +127,82 @@ class TestCut:
         visit.ask("cut")
         visit.wait("error")
         assert visit.text(".problem h2") == "The answer was cut"
+
+
+def impatient(visit: Visit) -> None:
+    """Let the page give up after 5 s: it takes the gateway's turns to linger for no longer."""
+
+    def shorter(route: Any) -> None:
+        said = route.fetch().json()
+        route.fulfill(json={**said, "live": {**said["live"], "linger_s": 0.1}})
+
+    visit.page.route("**/upstreams", shorter)
+    visit.page.reload()
+    visit.page.wait_for_selector("html[data-ready]")
+
+
+class TestGivingUp:
+    def test_it_says_what_could_not_be_reached_and_reads_on_later(self, visit: Visit, proxy: Proxy) -> None:
+        impatient(visit)
+        visit.ask("paced")
+        visit.wait("streaming", "reasoning")
+        proxy.shut()
+        visit.wait("error")
+        assert visit.text(".problem h2") == "The gateway cannot be reached"
+        assert re.search(r"could not be reached for [5-9] s\. The answer may have gone on", visit.text(".problem p"))
+        assert "provider had" not in visit.text(".problem")
+        assert visit.buttons() == ["Read on", "Try again"]
+        assert not visit.shown(".lost")
+        assert not visit.shown(".thoughts"), "half an answer is not shown"
+        assert not visit.shown(".reply")
+        proxy.open()
+        visit.page.click("button:text('Read on')")
+        visit.wait("finished")
+        whole(visit)
+        assert visit.buttons() == ["Copy", "Ask again"]
+        assert not visit.shown(".problem")
+
+    @pytest.mark.long
+    def test_a_reload_reads_on_too_and_another_try_begins_anew(self, visit: Visit, proxy: Proxy) -> None:
+        impatient(visit)
+        visit.ask("paced")
+        visit.wait("streaming", "reasoning")
+        proxy.shut()
+        visit.wait("error")
+        proxy.open()
+        visit.page.reload()
+        visit.page.wait_for_selector("html[data-ready]")
+        visit.wait("finished")
+        whole(visit)
+        visit.ask("paced")
+        visit.wait("streaming", "reasoning")
+        proxy.shut()
+        visit.wait("error")
+        proxy.open()
+        visit.page.click("button:text('Try again')")
+        visit.wait("finished")
+        assert visit.text(".reply") == turn_of(PACED).answer
+
+    def test_a_log_that_is_away_is_told_as_that(
+        self, visit: Visit, proxy: Proxy, gateway: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(*_: Any, **__: Any) -> None:
+            raise LiveLogUnavailable("Redis", 5.0, "the connection failed")
+
+        impatient(visit)
+        visit.ask("paced")
+        visit.wait("streaming", "reasoning")
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway.server.gateway.live, "look", away)
+            proxy.cut()
+            visit.wait("error")
+        assert visit.text(".problem h2") == "The answer does not go on"
+        assert "not its log of live turns, for" in visit.text(".problem p")
+        assert visit.text(".detail") == "live_log_unavailable"
+        assert visit.buttons() == ["Read on", "Try again"]
+        visit.page.click("button:text('Read on')")
+        visit.wait("finished")
+        whole(visit)
 
 
 class TestReload:

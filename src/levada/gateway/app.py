@@ -42,6 +42,7 @@ from levada.live import EntryGone, LiveLimit, LiveLog, LiveLogError, LiveLogUnav
 __all__ = ["ABORT", "Gateway"]
 
 _REMEMBERED: Final = 1024  # turns of this process that have ended, so that a late DELETE is no error
+_CHECK_S: Final = 2.0  # how long a live log may take at the start before somebody is told
 _STOP_S: Final = 3.0  # how long DELETE waits for a producer elsewhere to have stopped
 
 _log = logging.getLogger("levada.gateway")
@@ -127,7 +128,7 @@ class Gateway:
         """Note that a turn is over and its upstream closed."""
         self._forget(producer)
         self._ended.append((producer.turn_id, producer.owner, producer.state))
-        error = producer.frames.turn.error
+        error = producer.error
         what = producer.state.value if error is None else f"{error.kind} {error.type or ''}".rstrip()
         _log.info("turn %s of %s: %s", producer.turn_id, producer.frames.upstream, what)
 
@@ -158,7 +159,7 @@ class Gateway:
         jar = aiohttp.DummyCookieJar()
         # not entered, which would wait for the store: while it is away, requests are told so
         self._live = LiveLog.open(live.url, **live.options())
-        checking = asyncio.create_task(self._check(self._live))
+        checking = asyncio.create_task(self._check(), name="levada check of the live log")
         try:
             async with aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=jar) as self._session:
                 yield
@@ -168,15 +169,23 @@ class Gateway:
                     await asyncio.wait(closing, timeout=limits.shutdown_s)
         finally:
             checking.cancel()
+            await asyncio.wait({checking})
             log, self._live = self._live, None
             await log.aclose()
 
-    async def _check(self, log: LiveLog) -> None:
-        """Say in the log file what nobody would see before the first request."""
+    async def _check(self) -> None:
+        """Say soon in the log file what nobody would see before the first request; the store may come later."""
+        live = self.config.live
+        options = live.options()
+        patience_s = options["patience_s"]
+        options["patience_s"] = _CHECK_S if patience_s is None else min(patience_s, _CHECK_S)
+        log = LiveLog.open(live.url, **options)
         try:
             await log.check()
-        except (LiveLogError, UsageError) as error:
-            _log.warning("turns cannot be started: %s", error)
+        except LiveLogError as error:
+            _log.warning("no turn can be started until the live log answers; each request tries it again: %s", error)
+        finally:
+            await log.aclose()
 
     # -- small endpoints -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from levada.dialects import dialect_named, profile_named
 from levada.errors import UsageError
 from levada.io import Timeouts
-from levada.live.values import Options
+from levada.live import LiveLog
 from levada.turn import Turn
 
 __all__ = ["Config", "Limits", "LiveSettings", "Upstream", "load"]
@@ -27,7 +27,7 @@ _KEY_HEADERS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 _STREAM_FLAG: Final = frozenset({"openai_chat", "openai_responses", "anthropic"})
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_LIVE_URL: Final = re.compile(r"(memory|sqlite|redis|rediss|valkey|valkeys|unix)://")
+_LIVE_URL: Final = re.compile(r"((memory|redis|rediss|valkey|valkeys|unix)://|sqlite:///)")
 _KEPT_HERE: Final = re.compile(r"(memory|sqlite)://")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -143,7 +143,7 @@ class LiveSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.owner_header is not None and not _HEADER.fullmatch(self.owner_header):
             raise UsageError("live: owner_header must be the name of a header")
         try:
-            Options.of(self.options())
+            LiveLog.open(self.url, **self.options())  # connects nothing: only to be told what makes no sense
         except UsageError as error:
             raise UsageError(f"live: {error}") from error
 

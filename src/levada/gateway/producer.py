@@ -43,6 +43,7 @@ class Producer:
         self.readers = 0
         self._linger_s = linger_s
         self._ended = ended
+        self._untold: TransportError | None = None  # once the log takes no more
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -52,8 +53,13 @@ class Producer:
 
     @property
     def state(self) -> State:
-        """The turn's state."""
-        return self.frames.turn.state
+        """The turn's state. An end that the log has not taken is an error: no reader will ever see it."""
+        return self.frames.turn.state if self._untold is None else State.ERROR
+
+    @property
+    def error(self) -> TurnError | None:
+        """Why the turn ended as an error; None where it did not."""
+        return self._untold or self.frames.turn.error
 
     def begin(self, writer: Writer) -> None:
         """Open the upstream, and tell the turn to `writer`."""
@@ -85,9 +91,11 @@ class Producer:
         try:
             async with aclosing(self.frames.batches()) as batches:
                 async for events in batches:
-                    await self._write(writer, events)
-        except LiveLogError as error:
-            self._lost(error)
+                    try:
+                        await self._write(writer, events)
+                    except LiveLogError as error:
+                        self._lost(error, written=False)  # before the batches are closed, which cancels the turn
+                        break
         except Exception:
             _log.exception("turn %s: the producer failed", self.turn_id)
             await self._give_up(writer)
@@ -143,11 +151,13 @@ class Producer:
             return  # whoever writes is told too
         self.frames.cancel()
 
-    def _lost(self, error: LiveLogError) -> None:
-        """Give up: the log takes no more of this turn."""
-        if isinstance(error, (Fenced, LiveLogUnavailable)) and self.frames.fail(
-            TransportError("the live log takes no more of this turn", type="live_log_lost", retryable=True)
-        ):
+    def _lost(self, error: LiveLogError, *, written: bool = True) -> None:
+        """Give up: the log takes no more of this turn. `written`: whether all that was to be written is."""
+        if self._untold is not None or not isinstance(error, (Fenced, LiveLogUnavailable)):
+            return
+        lost = TransportError("the live log takes no more of this turn", type="live_log_lost", retryable=True)
+        if self.frames.fail(lost) or not written:
+            self._untold = lost
             _log.warning("turn %s: %s", self.turn_id, error)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from redis.asyncio import Connection, ConnectionPool, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
 
 from levada.errors import UsageError
 from levada.lifecycle import State
@@ -60,13 +61,17 @@ class RedisStore:
         url = url.replace("valkey", "redis", 1) if url.startswith(("valkey://", "valkeys://")) else url
         try:
             self._pool = ConnectionPool.from_url(url, **settings)
-        except ValueError as error:
+            self._make_connection()  # not connected: an option in the URL that redis-py does not know is told now
+        except (ValueError, TypeError, AttributeError) as error:
             raise UsageError("this is no URL of a Redis: redis://[[user]:password@]host[:port][/db]") from error
         self._cluster: RedisCluster | None = None
         self._courier: Courier
         if options.cluster:
             most = options.connections * CLUSTER_COMMANDS
-            self._cluster = RedisCluster.from_url(url, max_connections=most, **settings)
+            try:
+                self._cluster = RedisCluster.from_url(url, max_connections=most, **settings)
+            except (RedisError, RedisClusterException, ValueError, TypeError) as error:
+                raise UsageError("this is no URL of a Redis cluster: redis://[[user]:password@]host[:port]") from error
             self._courier = ClusterCourier(self._cluster, most)
         else:
             self._courier = PipelineCourier(self._make_connection, options.connections)

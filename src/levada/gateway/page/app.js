@@ -4,20 +4,27 @@ import { follow, forget, keep, kept, refusal, stop } from "./live.js";
 import { toTheEnd, TurnView } from "./turn.js";
 
 const MOST_TURNS = 30;   // on the page; older ones go
-const [log, welcome, announcer, form, upstream, note, question, send, stopButton] =
-  ["log", "welcome", "announcer", "ask", "upstream", "note", "question", "send", "stop"].map((id) => document.getElementById(id));
+const NOTICE_MS = 4000;
+const [log, welcome, announcer, form, upstream, note, question, send, stopButton, notice, below] =
+  ["log", "welcome", "announcer", "ask", "upstream", "note", "question", "send", "stop", "notice", "below"].map((id) => document.getElementById(id));
 
 let known = new Map();
 let live = { linger_s: 0, heartbeat_s: 15 };   // what the gateway says of its turns
 let running = null;   // {view, controller, turn}
+let noticed = 0;      // the timer that takes the notice away
+let news = null;      // the turn that has something new below what is seen
 let owner = null;     // whose turns these are: a token, once the gateway has given one
 
 const announce = (words) => { announcer.textContent = words; };
 
 /** One answer at a time. What would begin another one says so, and stays where the keyboard has it. */
 function free() {
-  if (running) announce("Another answer is arriving. Stop it first.");
-  return !running;
+  if (!running) return true;
+  announce(notice.textContent = "Another answer is arriving. Stop it first.");
+  notice.hidden = false;
+  clearTimeout(noticed);
+  noticed = setTimeout(() => { notice.hidden = true; }, NOTICE_MS);
+  return false;
 }
 
 function busy(yes) {
@@ -60,7 +67,7 @@ async function run(view, name, text) {
     owner = response.headers.get("levada-owner") ?? owner;
     if (!response.ok) view.fail({ kind: "gateway", ...(await refusal(response)) });
     else {
-      mine.turn = { id: view.id, owner, upstream: name, question: text, asked: view.asked, began: Date.now(), last: "" };
+      mine.turn = view.turn = { id: view.id, owner, upstream: name, question: text, asked: view.asked, began: Date.now(), last: "" };
       if (live.linger_s) keep(mine.turn);
       await follow(mine.turn, view, response, live, controller.signal);
     }
@@ -76,12 +83,18 @@ async function run(view, name, text) {
 async function resume(turn) {
   const view = show(turn.upstream, turn.question);
   view.resumed(turn.began);
-  view.id = turn.id;
   view.asked = turn.asked;
   owner = turn.owner ?? owner;
+  await readOn(view, turn);
+}
+
+/** Read a turn behind the last event that the view has. */
+async function readOn(view, turn) {
   const controller = new AbortController();
   const mine = begin(view, controller);
-  mine.turn = turn;
+  mine.turn = view.turn = turn;
+  view.id = turn.id;
+  keep(turn);
   try {
     await follow(turn, view, null, live, controller.signal);
   } finally {
@@ -99,7 +112,8 @@ function begin(view, controller) {
 function over(mine) {
   if (running !== mine) return;
   running = null;
-  forget();
+  notice.hidden = true;
+  if (!mine.view.left) forget();   // else a reload reads it on, as the button does
   busy(false);
 }
 
@@ -109,12 +123,33 @@ function show(name, text) {
     announce,
     mark,
     again: () => { if (free()) ask(name, text); },
-    retry: (failed) => { if (free()) { failed.begin(); run(failed, name, text); } },
+    retry: (failed) => {
+      if (!free()) return;
+      failed.begin();
+      failed.comeIntoView();
+      run(failed, name, text);
+    },
+    readOn: (left) => {
+      if (!free()) return;
+      left.goOn();
+      left.comeIntoView();
+      readOn(left, left.turn);
+    },
+    news: (view) => {
+      news = view;
+      look();
+    },
   });
   log.append(view.element);
   while (log.querySelectorAll(".turn").length > MOST_TURNS) log.querySelector(".turn").remove();
   toTheEnd();
   return view;
+}
+
+/** Where the end of what is new is hidden below the form, a button leads there. */
+function look() {
+  if (news && (!news.element.isConnected || news.element.getBoundingClientRect().bottom <= form.getBoundingClientRect().top + 24)) news = null;
+  below.hidden = news === null;
 }
 
 function ask(name, text) {
@@ -165,6 +200,16 @@ document.addEventListener("keydown", (event) => {
   }
 });
 stopButton.addEventListener("click", cancel);
+below.addEventListener("click", () => {
+  const { element } = news;
+  if (element === log.lastElementChild) toTheEnd();
+  else element.scrollIntoView({ block: "end" });
+  element.focus({ preventScroll: true });   // the button goes
+  news = null;
+  look();
+});
+window.addEventListener("scroll", look, { passive: true });
+window.addEventListener("resize", look);
 upstream.addEventListener("change", choose);
 window.addEventListener("pagehide", () => { if (!live.linger_s) running?.controller.abort(); });
 

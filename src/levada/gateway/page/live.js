@@ -28,30 +28,35 @@ const address = (turn) => `turns/${encodeURIComponent(turn.id)}`;
  * gateway says of itself; where no turn lingers, a connection that is lost is the end.
  */
 export async function follow(turn, view, response, live, signal) {
-  let lost = null, attempt = 0;
+  let lost = null, attempt = 0, why = {};   // since when nothing comes, and what the gateway says of it, if anything
   for (;;) {
     if (response) {
       try {
         for await (const event of watched(response, live.heartbeat_s * 2500 + 2000)) {
+          view.take(event);
+          why = event.type === "error" ? JSON.parse(event.data) : {};
+          if (!event.id) continue;   // said in the log's place: that it gives nothing
           lost = null;
           attempt = 0;
           view.connected(true);
-          view.take(event);
-          if (event.id) turn.last = event.id;
+          turn.last = event.id;
         }
       } catch { /* lost: that it was the network's fault or a proxy's makes no difference */ }
     }
     if (signal.aborted || view.told) return;
     if (!live.linger_s) return view.close();
     lost ??= performance.now();
-    if (performance.now() - lost > live.linger_s * 1000 + MORE_MS) return view.close();
+    if (performance.now() - lost > live.linger_s * 1000 + MORE_MS) return view.leave(performance.now() - lost, why);
     view.connected(false);
     await pause(attempt++, signal);
     if (signal.aborted) return;
     const headers = { accept: "text/event-stream", ...owned(turn), ...(turn.last ? { "last-event-id": turn.last } : {}) };
     response = await fetch(`${address(turn)}/events`, { headers, cache: "no-store", signal }).catch(() => null);
-    if (signal.aborted || !response || response.status >= 500 || response.status === 429) response = null;
-    else if (response.status === 204) return view.close();
+    if (signal.aborted) return;
+    if (!response || response.status >= 500 || response.status === 429) {
+      why = response ? await refusal(response) : {};
+      response = null;
+    } else if (response.status === 204) return view.close();
     else if (!response.ok) return view.fail({ kind: "truncated", ...(await refusal(response)) });
   }
 }

@@ -4,7 +4,7 @@
 import { make } from "./make.js";
 import { characters, PaintClock, TextFlow } from "./paint.js";
 import { SourceRows, ToolRows } from "./rows.js";
-import { count, early, EMPTY, problem, seconds, STATES, wait } from "./words.js";
+import { count, early, EMPTY, left, problem, seconds, STATES, wait } from "./words.js";
 
 const ENDS = new Set(["finished", "error", "cancelled"]);
 // UTF-16 units in one paint, so that 5 MB at once are many short tasks and no long one; 400,000 a second, and a model
@@ -20,6 +20,8 @@ export class TurnView {
   #mark;
   #again;
   #retry;
+  #readOn;
+  #news;
   #clock = new PaintClock(() => this.#paintOn());
   #ticker = 0;
   #countdown = 0;
@@ -27,10 +29,10 @@ export class TurnView {
   onEnd = () => {};
 
   /**
-   * `again`, `retry`: what the buttons do. `announce`: says a state to who cannot see it. `mark`: is given each button
+   * `again`, `retry`, `readOn`: what the buttons do. `news`: is called for what comes where the person does not look. `announce`: says a state to who cannot see it. `mark`: is given each button
    * that asks, to say whether it can.
    */
-  constructor(question, { again, retry, announce, mark }) {
+  constructor(question, { again, retry, readOn, news, announce, mark }) {
     this.#announce = announce;
     this.#mark = mark;
     this.asked = Math.random().toString(36).slice(2);   // the same for each try
@@ -39,6 +41,8 @@ export class TurnView {
     this.question = make("p", { className: "question", textContent: question, dir: "auto" });
     this.#again = () => again();
     this.#retry = () => retry(this);
+    this.#readOn = () => readOn(this);
+    this.#news = () => news(this);
     this.begin();
   }
 
@@ -52,6 +56,9 @@ export class TurnView {
     const focused = this.element.contains(document.activeElement);
     this.state = "connecting";
     this.id = null;
+    this.turn = null;    // how the gateway knows it, once it does
+    this.left = false;   // whether it was left before its end
+    delete this.element.dataset.left;
     this.started = performance.now();
     this.firstText = null;
     this.usage = null;
@@ -88,8 +95,17 @@ export class TurnView {
       this.sources.element, this.problem, make("footer", {}, this.figures, this.actions));
     if (focused) this.element.focus({ preventScroll: true });   // the button that was pressed is gone
     this.#show("connecting");
+    this.#run();
+  }
+
+  #run() {
     this.#tick();
     this.#ticker = setInterval(() => this.#tick(), 500);
+  }
+
+  /** Who asked it to go on sees it from its question on. */
+  comeIntoView() {
+    if (this.element.getBoundingClientRect().top < 0) this.element.scrollIntoView({ block: "start" });
   }
 
   /** It began on a page that was left, at `began` of Date.now(). */
@@ -172,7 +188,40 @@ export class TurnView {
 
   /** The stream is over; without its `end` it was cut, whatever had come. */
   close() {
-    if (!this.told) this.fail(this.error ?? { kind: "truncated", message: "the gateway's stream ended without its last event" });
+    if (!this.told) this.fail({ kind: "broken", type: this.error?.type });
+  }
+
+  /** It could not be read on for `ms`, and may go on without us: what had come waits for who reads on. */
+  leave(ms, { type, message }) {
+    if (this.told) return;
+    this.#keepingPlace(() => {
+      this.left = this.state;
+      this.#settle();
+      this.element.dataset.left = "true";
+      this.#show("error");
+      const readOn = this.#asking("Read on", this.#readOn);
+      readOn.className += " primary";
+      const detail = type === "live_log_unavailable" ? type : [type, message].filter(Boolean).join(": ");   // its words say "later"
+      this.#complain(left(ms, type), detail, readOn, this.#asking("Try again", this.#retry));
+    });
+  }
+
+  /** Go on where it was left. */
+  goOn() {
+    const state = this.left;
+    this.#keepingPlace(() => {
+      this.left = false;
+      this.error = null;
+      delete this.element.dataset.left;
+      this.problem.hidden = true;
+      this.problem.replaceChildren(this.alert);
+      this.alert.replaceChildren();
+      this.answer.setAttribute("aria-busy", "true");
+      this.#show(state);
+      if (state === "streaming" && this.element.dataset.phase === "reasoning") this.#say("thinking");
+      this.#run();
+      this.#clock.offer();
+    });
   }
 
   fail(error) {
@@ -186,19 +235,21 @@ export class TurnView {
       this.tools.element.remove();
       this.sources.element.remove();
       this.#show("error");
-      const [title, words] = problem(error.kind, arrived);
-      const detail = [error.type, error.message].filter(Boolean).join(": ");
-      this.alert.append(make("h2", { textContent: title }));
-      if (words) this.alert.append(make("p", { textContent: words }));
-      if (detail) this.alert.append(make("p", { className: "detail", textContent: detail }));
       const button = this.#asking("Try again", this.#retry);
-      this.problem.append(button);
+      this.#complain(problem(error.kind, arrived), [error.type, error.message].filter(Boolean).join(": "), button);
       if (error.retry_after_s) this.#wait(button, error.retry_after_s * 1000);
       else button.className += " primary";
-      this.problem.hidden = false;
-      this.#announce("No answer.");
-      this.#tick();
     });
+  }
+
+  #complain([title, words], detail, ...buttons) {
+    this.alert.append(make("h2", { textContent: title }));
+    if (words) this.alert.append(make("p", { textContent: words }));
+    if (detail) this.alert.append(make("p", { className: "detail", textContent: detail }));
+    this.problem.append(...buttons);
+    this.problem.hidden = false;
+    this.#announce("No answer.");
+    this.#tick();
   }
 
   /** The provider asks to wait: say so once, count down without a word, and leave it to the person. */
@@ -293,6 +344,7 @@ export class TurnView {
     change();
     if (focused && !this.element.contains(document.activeElement)) this.element.focus({ preventScroll: true });
     if (follow) toTheEnd();
+    else this.#news();
   }
 
   get #behind() {
@@ -365,6 +417,7 @@ export class TurnView {
     this.reasoning.hidden &&= this.#text("reasoning") === "";
     this.#painted(this.arriving);
     if (follow) toTheEnd();
+    else this.#news();
   }
 
   #paintOn() {

@@ -25,6 +25,7 @@ export const EMPTY = ["The answer is empty", "its provider finished without one"
 
 const PROBLEMS = {
   truncated: ["The answer was cut", "The connection ended before the provider had finished."],
+  broken: ["The answer was cut", "The connection to the gateway ended before the answer was whole."],
   provider: ["The provider reported an error", ""],
   transport: ["The connection failed", ""],
   protocol: ["The reply could not be read", "It was not in the form that this provider's answers have."],
@@ -38,6 +39,16 @@ const PROBLEMS = {
 export function problem(kind, arrived) {
   const [title, words] = PROBLEMS[kind] ?? PROBLEMS.provider;
   return [title, [words, arrived ? "What had arrived was not a whole answer, so it is not shown." : ""].filter(Boolean).join(" ")];
+}
+
+/** The same for a turn that the page could not read on for `ms`; `type`: what the gateway says of it, if anything. */
+export function left(ms, type) {
+  const long = `for ${Math.round(ms / 1000)} s`;
+  const what = !type ? `The gateway could not be reached ${long}.`
+    : type === "live_log_unavailable" ? `The gateway could be reached, but not its log of live turns, ${long}.`
+    : `The gateway did not go on with this answer ${long}.`;
+  return [type ? "The answer does not go on" : "The gateway cannot be reached",
+    `${what} The answer may have gone on. “Read on” looks for it; “Try again” asks the provider anew.`];
 }
 
 export const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
