@@ -112,6 +112,17 @@ class TestTheServer:
         assert "secret" not in "".join(traceback.format_exception(raised.value, chain=True)).replace(url, "")
         assert raised.value.__context__ is None
 
+    @pytest.mark.parametrize(
+        ("user", "database", "reason"), [("postgres", "no_such", "missing"), ("nobody_we_know", "postgres", "denied")]
+    )
+    def test_a_connection_that_is_refused_says_why(
+        self, postgres_server: str, user: str, database: str, reason: str
+    ) -> None:
+        address = postgres_server.rsplit("@", 1)[1].rsplit("/", 1)[0]
+        with pytest.raises(StoreError) as raised:
+            Ledger.open(f"postgresql+psycopg://{user}@{address}/{database}")
+        assert (raised.value.reason, raised.value.retryable) == (reason, False)
+
     def test_nothing_hangs_on_an_error(self, postgres_url: str) -> None:
         with Ledger.open(postgres_url) as ledger:
             with psycopg.connect(plain(postgres_url)) as other:

@@ -310,6 +310,11 @@ class TestWhatItCannotDo:
         assert "secretsecret" not in shown
         assert "INSERT" not in shown
 
+    @pytest.mark.parametrize("url", ["sqlite://turns.db", "sqlite://turns.db/", "sqlite://localhost/turns.db"])
+    def test_a_path_after_two_slashes_is_no_ledger_in_memory(self, url: str) -> None:
+        with pytest.raises(UsageError, match="three slashes"):
+            Ledger.open(url)
+
     @pytest.mark.parametrize("url", ["sqlite:///file:x.db?mode=ro", "sqlite:///a\x00b"])
     def test_odd_paths_are_refused(self, url: str) -> None:
         with pytest.raises(UsageError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,14 @@ def test_what_is_no_url_is_an_error(url: str) -> None:
 def test_an_option_that_makes_no_sense_is_an_error_that_names_it(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         LiveLog.open("memory://", **options)
+
+
+async def test_its_files_are_their_owners_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        async with LiveLog.open(url_of(tmp_path / "live.db")) as log:
+            await write_some(await log.start("t", "ana"), 1)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(old)
+    assert modes == dict.fromkeys(("live.db", "live.db-wal", "live.db-shm"), 0o600)

@@ -54,6 +54,15 @@ _POSTGRES: Final = {
     "XX": ("corrupt", "the server reports damaged data or a fault of its own", False),
 }
 
+# Where a connection is refused, libpq gives the server's words without its SQLSTATE. Another language is unreachable.
+_REFUSALS: Final[dict[str, tuple[str, str, bool]]] = {
+    "authentication failed": ("denied", "the server refuses our user or password", False),
+    "no pg_hba.conf entry": ("denied", "the server lets nobody in with this user, host and database", False),
+    'FATAL:  role "': ("denied", "the server does not know our user", False),
+    'FATAL:  database "': ("missing", "the server has no such database; make it first", False),
+    "could not translate host name": ("unreachable", "the server's host name does not resolve", True),
+}
+
 
 @contextmanager
 def translated() -> Iterator[None]:
@@ -95,6 +104,11 @@ def _of_postgres(error: DBAPIError) -> StoreError:
     state = getattr(error.orig, "sqlstate", None)
     if state is None:  # no answer of the server, so its connection
         name = type(error.orig).__name__
+        if name == "OperationalError":
+            words = str(error.orig)
+            for said, (reason, why, retryable) in _REFUSALS.items():
+                if said in words:
+                    return StoreError(reason, why, retryable)
         if error.connection_invalidated or name in ("OperationalError", "InterfaceError", "InternalError"):
             return StoreError("unreachable", "the connection to the server failed", True)
         return StoreError("other", f"the driver reports {name}; are the options in the URL right?")

@@ -60,6 +60,10 @@ def file_of(engine: Engine) -> Path | None:
 def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, pool_size: int) -> Engine:
     if sqlite3.sqlite_version_info < (3, 35):
         raise UsageError(f"a ledger needs SQLite 3.35 (of 2021), and this Python has {sqlite3.sqlite_version}")
+    if url.host is not None or url.port is not None:  # two slashes: it would be a ledger in memory, and gone afterwards
+        raise UsageError(
+            "the path of a ledger in SQLite comes after three slashes, sqlite:///turns.db, or four if absolute"
+        )
     if url.query and not (url.database or "").startswith("file:"):
         names = ", ".join(sorted(url.query))
         raise UsageError(f"the URL of a ledger in SQLite takes no parameters, and this one has {names:.100}")

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, NamedTuple
 
 from levada.errors import UsageError
@@ -56,6 +56,12 @@ SWEPT_AT_ONCE: Final = 20  # turns forgotten with each that starts: more than co
 ASKED_AT_ONCE: Final = 500  # SQLite's own limit on parameters was 999 once
 
 
+def _make(path: str) -> None:
+    """Make the file, for its owner alone: it holds answers. What SQLite puts beside it follows its mode."""
+    with suppress(OSError):  # it is there, or SQLite will tell what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 class News(NamedTuple):
     """Where a turn is, for the poller."""
 
@@ -96,6 +102,7 @@ class Rows:
         self._options = options
         self._clock = clock
         self._version = -1  # of the file, when `news` looked last
+        _make(path)
         self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
