@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from benchmarks.bars import verdicts
@@ -53,8 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         known = ", ".join(repr(name) for name in (*workloads, *factories, *ROWS))
         print(f"--only: no such name: {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
         return 2
-    stores = [name for name in ROWS if not only or name in only]
-    chosen = only & workloads.keys() or (set() if stores and only <= ROWS.keys() else workloads.keys())
+    chosen, stores = _chosen(only, workloads)
     whole = {make(9).name for make in TURNS}
     families = {name in whole for name in chosen}  # of events, of whole turns
     wanted = {name: make for name, make in factories.items() if (name in READERS) in families}
@@ -163,6 +162,13 @@ def _assemble(
         except UnavailableError as error:
             absent[name] = str(error)
     return contestants, absent
+
+
+def _chosen(only: set[str], workloads: Collection[str]) -> tuple[set[str], list[str]]:
+    """Return the workloads and the stores to measure: all, unless `only` names some. A contestant reads all streams."""
+    stores = [name for name in ROWS if not only or name in only]
+    alone = bool(only) and only <= ROWS.keys()
+    return only & set(workloads) or (set() if alone else set(workloads)), stores
 
 
 def _races(names: list[str], absent: dict[str, str], rounds: int) -> list[Race]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import _chosen
 from benchmarks.bars import BARS, Verdict
 from benchmarks.measure import Cell, Ratio
 from benchmarks.memory import Idle
@@ -223,6 +224,14 @@ class TestStores:
 
 class TestRatios:
     """Only turns of one round are compared."""
+
+    def test_all_is_measured_unless_only_names_some(self) -> None:
+        streams, store = {"chat stream", "chat turn"}, next(iter(ROWS))
+        assert _chosen(set(), streams) == (streams, list(ROWS))
+        assert _chosen({"chat turn"}, streams) == ({"chat turn"}, [])
+        assert _chosen({store}, streams) == (set(), [store])
+        assert _chosen({store, "chat turn"}, streams) == ({"chat turn"}, [store])
+        assert _chosen({"httpx-sse"}, streams) == (streams, [])
 
     def test_a_ratio_pairs_turns_of_one_round(self) -> None:
         seconds = {"slow": [{0: 4.0, 1: 6.0, 2: 5.0}, {0: 9.0}], "fast": [{0: 2.0, 1: 2.0, 2: 1.0}, {0: 3.0, 1: 50.0}]}
