@@ -84,8 +84,12 @@ def _sqlite(url: URL, busy_timeout_s: float, read_only: bool, synchronous: str, 
         else:
             mode = "ro" if read_only else "rw"  # not rwc: a file that is taken away is an error, not a new ledger
             connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, **options)
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute(f"PRAGMA synchronous={synchronous}")
+        try:
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute(f"PRAGMA synchronous={synchronous}")
+        except BaseException:
+            connection.close()  # from Python 3.13 on, one that is left open is warned of
+            raise
         return connection
 
     # the pool holds the only connection to a database in memory, and hands it to one thread at a time
