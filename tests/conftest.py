@@ -6,6 +6,7 @@ LEVADA_HYPOTHESIS: "quick" (default; fixed seed) or "big" (more examples, a new 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -63,6 +64,17 @@ def twins() -> tuple[ModuleType, ModuleType]:
     if set(BACKENDS) != set(MODULES):
         pytest.skip("LEVADA_TEST_BACKENDS leaves one twin out")
     return import_module(MODULES["python"]), import_module(MODULES["cython"])
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """For tests of growth: the collector's time grows with all that lives in this process, and is not ours."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -322,6 +322,7 @@ def test_a_case_from_the_field(case: dict[str, Any]) -> None:
         assert expect == {}, "nobody checks these"
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_time_is_linear_in_the_number_of_candidates() -> None:
     def seconds(count: int) -> float:
         gate = OpenGate()

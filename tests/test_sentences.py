@@ -291,6 +291,7 @@ GROWN = {
 }
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", GROWN)
 def test_time_is_linear_in_the_text(name: str) -> None:
     """200,000 characters in small deltas against 25,000: eight times the text, and slack for a busy machine."""

@@ -45,6 +45,7 @@ def seconds(deltas: int, **options: int) -> float:
     return best
 
 
+@pytest.mark.usefixtures("uncollected")
 class TestTime:
     def test_c203_deltas_grow_linearly(self) -> None:
         few, size = C203["gen"]["deltas"], C203["gen"]["delta_chars"]
