@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -38,21 +38,49 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-class RedisServer:
-    """A Redis (or Valkey) of our own. It keeps its data in `folder` over `kill`, `stop` and `start`."""
+class Server:
+    """A server of our own: whoever starts it sets `process`. It keeps its data over `kill`, `stop` and `start`."""
+
+    KILLS: ClassVar = signal.SIGKILL
+    STOPS: ClassVar = signal.SIGTERM
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; wait until it answers."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._end(self.KILLS)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._end(self.STOPS)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(20)
+            self.process = None
+
+
+S = TypeVar("S", bound=Server)
+
+
+class RedisServer(Server):
+    """A Redis (or Valkey) of our own, with its data in `folder`."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         program = shutil.which("redis-server") or shutil.which("valkey-server")
         self.program = program or missing("redis", "there is no redis-server on this machine")
         self.folder, self.options, self.port = folder, options, free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; wait until it answers."""
         command = [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--save", "", "--logfile", str(self.folder / "redis.log"), *self.options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _until(self._answers, f"redis does not answer; see {self.folder}/redis.log")
 
     def _answers(self) -> bool:
@@ -63,23 +91,12 @@ class RedisServer:
         except OSError:
             return False
 
-    def kill(self) -> None:
-        """End it as a crash does."""
-        self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """End it in good order."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(20)
-            self._process = None
-
-
-class PostgresServer:
+class PostgresServer(Server):
     """A PostgreSQL of our own in `folder`. Fast, not safe: nothing is synced to the disk, unless `fsync` is on."""
+
+    KILLS = signal.SIGQUIT  # its own children go with it
+    STOPS = signal.SIGINT  # at once: at SIGTERM it waits for its clients
 
     def __init__(self, folder: Path, fsync: str = "off") -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(shutil.which("initdb") or "")]
@@ -87,7 +104,6 @@ class PostgresServer:
             missing("postgres", "there is no initdb on this machine")
         self.programs, self.folder, self.port, self.fsync = found[-1].parent, folder, free_port(), fsync
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; wait until it answers."""
@@ -105,24 +121,10 @@ class PostgresServer:
         settings["fsync"] = self.fsync
         command = [self.programs / "postgres", "-D", data, *(f"-c{name}={value}" for name, value in settings.items())]
         with (self.folder / "postgres.log").open("ab") as log:
-            self._process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log, cwd="/", **as_user)
+            self.process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log, cwd="/", **as_user)
         ready = [str(self.programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         log_file = f"{self.folder}/postgres.log"
         _until(lambda: subprocess.run(ready, check=False).returncode == 0, f"postgres does not answer; see {log_file}")
-
-    def kill(self) -> None:
-        """End it as a crash does: its own children go with it."""
-        self._end(signal.SIGQUIT)
-
-    def stop(self) -> None:
-        """End it at once, but in good order."""
-        self._end(signal.SIGINT)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(20)
-            self._process = None
 
 
 @contextmanager
@@ -137,27 +139,26 @@ def server_folder() -> Iterator[Path]:
 
 
 @contextmanager
+def _running(server: S) -> Iterator[S]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
 def running_redis(*options: str) -> Iterator[RedisServer]:
     """Give a Redis of the test's own, which it may kill and start again."""
-    with server_folder() as folder:
-        server = RedisServer(folder, *options)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+    with server_folder() as folder, _running(RedisServer(folder, *options)) as server:
+        yield server
 
 
 @contextmanager
 def running_postgres(fsync: str = "off") -> Iterator[PostgresServer]:
     """Give a PostgreSQL of the test's own, which it may kill and start again."""
-    with server_folder() as folder:
-        server = PostgresServer(folder, fsync)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+    with server_folder() as folder, _running(PostgresServer(folder, fsync)) as server:
+        yield server
 
 
 @contextmanager

@@ -154,11 +154,11 @@ class TestAway:
             await write_some(writer, 3)
             reader = asyncio.create_task(follow(log, "t"))
             await asyncio.sleep(0.2)
-            assert server._process is not None
+            assert server.process is not None
             if how == "killed":
                 server.kill()
             else:
-                server._process.send_signal(signal.SIGSTOP)
+                server.process.send_signal(signal.SIGSTOP)
             try:
                 begun = time.monotonic()
                 for call in (writer.append([("text", "x")]), reader, log.look("t", "ana"), log.check()):
@@ -170,7 +170,7 @@ class TestAway:
                     await writer.close("finished")
             finally:
                 if how == "hung":
-                    server._process.send_signal(signal.SIGCONT)
+                    server.process.send_signal(signal.SIGCONT)
 
     async def test_where_there_is_none_opening_says_so(self) -> None:
         with pytest.raises(LiveLogUnavailable, match="the live log on Redis is not available"):
